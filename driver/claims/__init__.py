@@ -1,0 +1,1 @@
+"""ResourceClaims on this node: decode, plan, record, prepare, unprepare, recover."""

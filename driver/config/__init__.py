@@ -1,0 +1,1 @@
+"""Opaque parameters of claims and classes: decode, normalize, validate, precedence. Pure."""

@@ -1,0 +1,122 @@
+"""Every error of the driver, in one tree.
+
+The type says whether to try again: a `TemporaryError` may pass within a call's deadline, a `PermanentError` will not
+until somebody changes something. Third-party exceptions are mapped to these at one border each (kube.client,
+inventory.nvml, files), `from exc`. Every message names the object, what is wrong with it, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class DriverError(Exception):
+    """Base of all errors that the driver raises on purpose; the message is for people."""
+
+
+class TemporaryError(DriverError):
+    """Another try may succeed without anybody doing anything."""
+
+
+class PermanentError(DriverError):
+    """Another try gives the same answer until somebody changes something."""
+
+
+# --- input -----------------------------------------------------------------------------------------------------------
+
+
+class InvalidValueError(PermanentError):
+    """A value from outside (setting, file, claim, name) is not allowed.
+
+    `path` names the field as its author wrote it (`spec.devices.config[0].opaque.parameters.sharing.strategy`),
+    `allowed` says what would be right.
+    """
+
+    def __init__(self, path: str, value: object, allowed: str) -> None:
+        super().__init__(f"{path}: invalid value {_shown(value)}: {allowed}")
+        self.path = path
+        self.value = value
+        self.allowed = allowed
+
+
+class SettingsError(PermanentError):
+    """The settings can't be used; the process must not start with them."""
+
+
+# --- inventory -------------------------------------------------------------------------------------------------------
+
+
+class InventoryError(TemporaryError):
+    """The inventory as a whole can't be read now (library missing, initialisation failed, call timed out)."""
+
+
+# --- claims ----------------------------------------------------------------------------------------------------------
+
+
+class ClaimRefusedError(PermanentError):
+    """This claim can't be prepared here as it is; the message tells its author why."""
+
+
+class SupersededError(PermanentError):
+    """An unprepare of the same claim came while this prepare was under way; it must not leave a ghost."""
+
+
+class RecordError(PermanentError):
+    """A claim's record can't be read; its bytes are kept in quarantine."""
+
+
+class StateBusyError(TemporaryError):
+    """Another instance of the driver holds the state lock."""
+
+
+class StorageError(TemporaryError):
+    """A file could not be written or removed (disk full, read-only, permission)."""
+
+
+class DeviceNotReadyError(TemporaryError):
+    """The device exists but can't be handed out yet (its device nodes or driver libraries are not there)."""
+
+
+# --- Kubernetes API --------------------------------------------------------------------------------------------------
+
+
+class ApiError(DriverError):
+    """The API server answered with a failure; `status` is the HTTP code, 0 if there was no answer."""
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+
+
+class ApiUnavailableError(ApiError, TemporaryError):
+    """No answer, a 5xx or a 429: the server may be back soon. `retry_after` is in seconds, if the server said so."""
+
+    retry_after: float | None = None
+
+
+class ApiUnauthorizedError(ApiError, TemporaryError):
+    """401: the token was refused; it is read again for the next try, as kubelet rotates it."""
+
+
+class ApiForbiddenError(ApiError, PermanentError):
+    """403: RBAC or admission refused the call."""
+
+
+class ApiNotFoundError(ApiError, PermanentError):
+    """404: no such object, or this version of the API is not served."""
+
+
+class ApiConflictError(ApiError, TemporaryError):
+    """409: the object changed or exists; read it again."""
+
+
+class ApiGoneError(ApiError, TemporaryError):
+    """410: the resource version is too old; list again."""
+
+
+class ApiInvalidError(ApiError, PermanentError):
+    """400, 415, 422 and other 4xx: the server will not take this object."""
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."

@@ -1,0 +1,72 @@
+"""The lowest seam: what answers for the node's GPUs. NVML on a real node, a fake elsewhere; nothing above can tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from driver.model.snapshot import DriverVersions, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from driver.model.device import Gpu
+
+WHOLE_GPU = 0xFFFFFFFF
+"""NVML's GPU and compute instance id of an event that concerns the whole GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One observation of all GPUs, in NVML's order.
+
+    A GPU that failed to answer is missing from `gpus` and named in `problems`: partial facts are never passed on (A11).
+    """
+
+    versions: DriverVersions = field(default_factory=DriverVersions)
+    gpus: tuple[Gpu, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changed:
+    """Something about the GPUs may have changed: read again."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """The driver reported an XID error on a GPU; instance ids are None for the whole GPU."""
+
+    gpu_uuid: str
+    xid: int
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+
+
+InventoryEvent = Changed | Xid
+
+
+class Inventory(Protocol):
+    """The node's GPUs. One instance per process; its calls may be made from one event loop only."""
+
+    @property
+    def fake(self) -> bool:
+        """Whether the GPUs are made up, so that containers get environment variables instead of device nodes."""
+        ...
+
+    async def read(self) -> Reading:
+        """Observe all GPUs now.
+
+        :raises InventoryError: nothing can be said about any GPU (library missing, call timed out).
+        """
+        ...
+
+    def events(self) -> AsyncIterator[InventoryEvent]:
+        """Yield events until closed. A library that appears, changes or dies is a `Changed`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release threads and handles."""
+        ...

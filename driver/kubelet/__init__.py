@@ -1,0 +1,1 @@
+"""The kubelet's wire APIs over Unix sockets."""

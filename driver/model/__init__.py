@@ -1,0 +1,1 @@
+"""Pure facts and rules: devices, MIG, topology, health, names, quantities. No I/O, no clock."""

@@ -1,0 +1,1 @@
+"""Time-slicing and MPS."""

@@ -1,0 +1,1 @@
+"""Snapshot to ResourceSlices: build and diff (pure), publish."""
