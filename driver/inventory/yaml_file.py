@@ -1,0 +1,61 @@
+"""Reading YAML files that people write, with errors that name file, line and column."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from driver.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+    from pathlib import Path
+
+MAX_BYTES = 1 << 20
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]  # one of two base classes, chosen at run time
+    """Refuses a key that is there twice: YAML's own rule, which PyYAML doesn't enforce."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(None, None, f"key {key.value!r} is there twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        result: dict[object, object] = super().construct_mapping(node, deep)
+        return result
+
+
+def read_text(file: Path | Traversable) -> str:
+    """Return a file's text.
+
+    :raises InvalidValueError: it can't be read, is too large or no UTF-8.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as exc:
+        raise InvalidValueError(str(file), exc.strerror or str(exc), "must be a readable file") from exc
+    if len(data) > MAX_BYTES:
+        raise InvalidValueError(str(file), len(data), f"at most {MAX_BYTES} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as exc:
+        raise InvalidValueError(str(file), f"byte {exc.start}", "must be UTF-8") from exc
+
+
+def load_yaml(text: str, name: str) -> object:
+    """Parse one YAML document; an empty one is `None`.
+
+    :raises InvalidValueError: naming line and column.
+    """
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        mark = getattr(exc, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        raise InvalidValueError(
+            where, getattr(exc, "problem", None) or type(exc).__name__, "must be valid YAML"
+        ) from exc

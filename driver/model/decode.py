@@ -1,0 +1,114 @@
+"""Strict decoding of mappings that come from YAML or JSON.
+
+Every field is asked for, and what nobody asked for is refused. A `bool` is no number, a missing field is named, and errors carry the path as the file's author wrote it
+(`h100.yaml: mig.profiles[0].id`). Pure.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+from driver.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MISSING = object()
+
+
+class Fields:
+    """The fields of one mapping. Ask for each, then call `done`."""
+
+    def __init__(self, value: object, path: str) -> None:
+        """Start decoding.
+
+        :raises InvalidValueError: `value` is no mapping with strings as keys.
+        """
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            raise InvalidValueError(path, value, "a mapping of field names to values")
+        self._left = dict(value)
+        self._known: list[str] = []
+        self.path = path
+
+    def at(self, key: str) -> str:
+        """Return the path of a field."""
+        separator = " " if self.path.endswith(":") else "."
+        return f"{self.path}{separator}{key}" if self.path else key
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._left
+
+    def take(self, key: str, default: object = _MISSING) -> object:
+        """Return a field as it is.
+
+        :raises InvalidValueError: it is missing and has no default.
+        """
+        self._known.append(key)
+        value = self._left.pop(key, default)
+        if value is _MISSING:
+            raise InvalidValueError(self.at(key), None, "this field is required")
+        return value
+
+    def text(self, key: str, default: object = _MISSING) -> str:
+        """Return a string that is not empty."""
+        return text(self.take(key, default), self.at(key))
+
+    def integer(self, key: str, minimum: int, maximum: int, default: object = _MISSING) -> int:
+        """Return a whole number within bounds."""
+        return integer(self.take(key, default), self.at(key), minimum, maximum)
+
+    def choice(self, key: str, allowed: Iterable[str], default: object = _MISSING) -> str:
+        """Return one of the allowed strings."""
+        value = self.take(key, default)
+        options = list(allowed)
+        if value not in options:
+            raise InvalidValueError(self.at(key), value, f"must be one of {', '.join(options)}")
+        return str(value)
+
+    def items(self, key: str, default: object = _MISSING) -> Iterator[tuple[object, str]]:
+        """Yield the elements of a list, each with its path."""
+        value = self.take(key, default)
+        if not isinstance(value, list):
+            raise InvalidValueError(self.at(key), value, "must be a list")
+        return ((element, f"{self.at(key)}[{position}]") for position, element in enumerate(value))
+
+    def mapping(self, key: str) -> Fields:
+        """Return the fields of a nested mapping."""
+        return Fields(self.take(key), self.at(key))
+
+    def done(self) -> None:
+        """Refuse what was not asked for.
+
+        :raises InvalidValueError: naming the first unknown field, and the known one that looks most like it.
+        """
+        for key, value in self._left.items():
+            raise InvalidValueError(self.at(key), value, f"unknown field; {suggestion(key, self._known)}")
+
+
+def text(value: object, path: str) -> str:
+    """Return a string that is not empty.
+
+    :raises InvalidValueError: naming `path`.
+    """
+    if not isinstance(value, str) or not value.strip():
+        hint = " (put it in quotes)" if isinstance(value, int | float) else ""
+        raise InvalidValueError(path, value, f"must be a string that is not empty{hint}")
+    return value
+
+
+def integer(value: object, path: str, minimum: int, maximum: int) -> int:
+    """Return a whole number within bounds.
+
+    :raises InvalidValueError: naming `path`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidValueError(path, value, f"must be a whole number from {minimum} to {maximum}")
+    return value
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Say which known word was meant, or list all of them."""
+    options = sorted(known)
+    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(options) or 'none'}"
