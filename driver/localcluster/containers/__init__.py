@@ -1,0 +1,1 @@
+"""Containers of the embedded cluster: CDI as containerd resolves it, processes started as runc starts them."""

@@ -1,0 +1,1 @@
+"""The embedded cluster's kubelet: plugins over Unix sockets, pods as processes, the node's status."""
