@@ -1,0 +1,134 @@
+"""The claims' CDI files, in the directory that the container runtime reads.
+
+The files are rebuilt from the records when they vanish (C1: a reboot empties /var/run), so they are written atomically
+but not synced. Names follow the peer's scheme with JSON inside: `k8s.gpu.nvidia.com-claim_<uid>.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from driver import files
+from driver.errors import InvalidValueError, StorageError
+from driver.model import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_PREFIX = f"{names.CDI_KIND.replace('/', '-')}_"
+_SUFFIX = ".json"
+_MODE = 0o644
+
+
+class CdiStore:
+    """Write, remove and list the CDI files of claims in one directory, which others use too."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def directory(self) -> Path:
+        """Where the files are."""
+        return self._directory
+
+    def path(self, claim_uid: str) -> Path:
+        """Return where the claim's file is or would be.
+
+        :raises InvalidValueError: the UID is no UID.
+        """
+        return self._directory / f"{_PREFIX}{names.check_uid(claim_uid, 'claim UID')}{_SUFFIX}"
+
+    def write(self, claim_uid: str, data: bytes) -> None:
+        """Put the claim's file there, whole, and make the directory if it is missing.
+
+        :raises StorageError: it is as it was; or another file defines the same devices, which would make them
+            unresolvable.
+        :raises InvalidValueError: the UID is no UID.
+        """
+        path = self.path(claim_uid)
+        self._refuse_twin(path)
+        try:
+            files.write_atomic(path, data, mode=_MODE, durable=False)
+        except StorageError:
+            if self._directory.is_dir():
+                raise
+            self._make_directory()
+            files.write_atomic(path, data, mode=_MODE, durable=False)
+
+    def remove(self, claim_uid: str) -> bool:
+        """Remove the claim's file; say whether it was there.
+
+        :raises StorageError: it is still there.
+        :raises InvalidValueError: the UID is no UID.
+        """
+        return files.remove(self.path(claim_uid), durable=False)
+
+    def holds(self, claim_uid: str, data: bytes) -> bool:
+        """Say whether the claim's file is there with exactly these bytes; one that can't be read is not.
+
+        :raises InvalidValueError: the UID is no UID.
+        """
+        try:
+            return self.path(claim_uid).read_bytes() == data
+        except OSError:
+            return False
+
+    def claim_uids(self) -> set[str]:
+        """Return the UIDs of the claims that have a file. Files of others, and the peer's, are not counted.
+
+        :raises StorageError: the directory is there but can't be read.
+        """
+        found = set()
+        for name in self._names():
+            uid = name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+            if name == f"{_PREFIX}{uid}{_SUFFIX}":
+                with contextlib.suppress(InvalidValueError):
+                    found.add(names.check_uid(uid))
+        return found
+
+    def twins(self) -> tuple[Path, ...]:
+        """Return other files that define what ours do, such as the peer's leftovers. They are nobody's here to remove.
+
+        :raises StorageError: the directory is there but can't be read.
+        """
+        ours = {f"{_PREFIX}{uid}" for uid in self.claim_uids()}
+        return tuple(
+            self._directory / name
+            for name in sorted(self._names())
+            if name.endswith(".yaml") and name.removesuffix(".yaml") in ours
+        )
+
+    def sweep(self) -> int:
+        """Remove temporary files of ours that a crash left; return how many. To be called under the state lock."""
+        removed = 0
+        for temp in self._directory.glob(f".{_PREFIX}*.tmp"):
+            with contextlib.suppress(OSError):
+                temp.unlink()
+                removed += 1
+        return removed
+
+    def _refuse_twin(self, path: Path) -> None:
+        twin = path.with_suffix(".yaml")
+        if os.path.lexists(twin):
+            raise StorageError(
+                f"cannot write {path}: {twin} defines the same devices, and the container runtime would resolve"
+                f" neither; remove {twin.name}, which another driver left"
+            )
+
+    def _make_directory(self) -> None:
+        try:
+            self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as exc:
+            raise StorageError(f"cannot make the CDI directory {self._directory}: {exc.strerror or exc}") from exc
+
+    def _names(self) -> Iterator[str]:
+        try:
+            with os.scandir(self._directory) as entries:
+                yield from (entry.name for entry in entries)
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise StorageError(f"cannot read the CDI directory {self._directory}: {exc.strerror or exc}") from exc
