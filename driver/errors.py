@@ -41,6 +41,10 @@ class SettingsError(PermanentError):
     """The settings can't be used; the process must not start with them."""
 
 
+class ServeError(PermanentError):
+    """A socket or port can't be served; the process ends with this message."""
+
+
 # --- inventory -------------------------------------------------------------------------------------------------------
 
 
@@ -53,6 +57,16 @@ class InventoryError(TemporaryError):
 
 class ClaimRefusedError(PermanentError):
     """This claim can't be prepared here as it is; the message tells its author why."""
+
+
+class DeviceHeldError(PermanentError):
+    """A device is held by another prepared claim; `holder` is that claim's UID."""
+
+    def __init__(self, device: str, held: str, holder: str) -> None:
+        what = "it" if held == device else f"{held} of the same GPU"
+        super().__init__(f"device {device} can't be prepared: {what} is held by the prepared claim with uid {holder}")
+        self.device = device
+        self.holder = holder
 
 
 class SupersededError(PermanentError):

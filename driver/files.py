@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from driver.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 _TEMP_SUFFIX = ".tmp"
@@ -28,17 +28,39 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
 
     :raises StorageError: the file is as it was, no temporary file is left.
     """
-    temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMP_SUFFIX}")
-    with _storage_errors("write", path):
-        try:
-            _write_new(temp, data, mode, durable)
-            temp.replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temp.unlink()
-            raise
-        if durable:
+    _replace(path, data, mode, durable)
+    if durable:
+        with _storage_errors("write", path):
             sync_directory(path.parent)
+
+
+def write_all(contents: Mapping[Path, bytes], *, mode: int = 0o600) -> dict[Path, StorageError]:
+    """Replace several files durably, with one sync per directory; return what failed, those files are as they were.
+
+    If a directory can't be synced, its files count as failed, though they may have been replaced.
+    """
+    failed: dict[Path, StorageError] = {}
+    for path, data in contents.items():
+        try:
+            _replace(path, data, mode)
+        except StorageError as exc:
+            failed[path] = exc
+    failed.update(_sync_parents(path for path in contents if path not in failed))
+    return failed
+
+
+def remove_all(paths: Iterable[Path]) -> dict[Path, StorageError]:
+    """Remove several files durably, with one sync per directory; missing ones are fine. Return what failed."""
+    removed: list[Path] = []
+    failed: dict[Path, StorageError] = {}
+    for path in paths:
+        try:
+            if remove(path, durable=False):
+                removed.append(path)
+        except StorageError as exc:
+            failed[path] = exc
+    failed.update(_sync_parents(removed))
+    return failed
 
 
 def remove(path: Path, *, durable: bool = True) -> bool:
@@ -75,6 +97,32 @@ def sweep(directory: Path) -> int:
             temp.unlink()
             removed += 1
     return removed
+
+
+def _replace(path: Path, data: bytes, mode: int, durable: bool = True) -> None:
+    temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMP_SUFFIX}")
+    with _storage_errors("write", path):
+        try:
+            _write_new(temp, data, mode, durable)
+            temp.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temp.unlink()
+            raise
+
+
+def _sync_parents(paths: Iterable[Path]) -> dict[Path, StorageError]:
+    failed: dict[Path, StorageError] = {}
+    by_directory: dict[Path, list[Path]] = {}
+    for path in paths:
+        by_directory.setdefault(path.parent, []).append(path)
+    for directory, members in by_directory.items():
+        try:
+            with _storage_errors("sync", directory):
+                sync_directory(directory)
+        except StorageError as exc:
+            failed.update(dict.fromkeys(members, exc))
+    return failed
 
 
 def _write_new(path: Path, data: bytes, mode: int, durable: bool) -> None:

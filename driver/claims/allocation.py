@@ -1,12 +1,24 @@
 """A claim as the API server has it, decoded: only what is this driver's, and only what preparing needs. Pure.
 
 Other drivers' results and configs are skipped (M11). Everything is checked: the object may be anything that a newer
-API server, a bug or an attacker with access to `resourceclaims/status` left there.
+API server, a bug, or somebody with access to `resourceclaims/status` left there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from driver.errors import ClaimRefusedError, InvalidValueError
+from driver.model import names
+
+MAX_RESULTS: Final = 32
+"""Most results of an allocation (`AllocationResultsMaxSize` of resource.k8s.io)."""
+
+_RESULTS: Final = "status.allocation.devices.results"
+_CONFIG: Final = "status.allocation.devices.config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,4 +30,143 @@ class ClaimRef:
     uid: str
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name} ({self.uid})"
+        return f"{self.namespace}/{self.name} (uid {self.uid})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """One device that the scheduler allocated to a request."""
+
+    request: str  # as allocated: `gpus`, or `gpus/large` for a chosen subrequest
+    pool: str
+    device: str
+    admin_access: bool = False
+    share_id: str | None = None
+    consumed_capacity: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def main_request(self) -> str:
+        """The request's name without the subrequest: what the kubelet matches containers by."""
+        return self.request.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpaqueConfig:
+    """Parameters for this driver, in the order of the claim: class configs first; the later wins."""
+
+    path: str
+    from_class: bool
+    requests: tuple[str, ...]
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What a claim gives this driver to prepare."""
+
+    claim: ClaimRef
+    results: tuple[Result, ...]
+    configs: tuple[OpaqueConfig, ...] = ()
+
+
+def decode(claim: Mapping[str, Any], ref: ClaimRef) -> Allocation:
+    """Return this driver's part of a claim's allocation.
+
+    :raises ClaimRefusedError: the claim is another one, not allocated, or has nothing of this driver.
+    :raises InvalidValueError: a field has a wrong type or value; names its path.
+    """
+    found = _text(_object(claim, "metadata", ""), "uid", "metadata")
+    if found != ref.uid:
+        raise ClaimRefusedError(
+            f"claim {ref} was replaced by another one of the same name (uid {found}): "
+            "the pod belongs to the old claim; delete the pod"
+        )
+    allocation = _object(claim, "status", "", optional=True).get("allocation")
+    if not allocation:
+        raise ClaimRefusedError(f"claim {ref} is not allocated: wait for the scheduler, or see `kubectl describe pod`")
+    devices = _object(allocation, "devices", "status.allocation", optional=True)
+    return Allocation(claim=ref, results=_results(devices, ref), configs=_configs(devices))
+
+
+def _results(devices: Mapping[str, Any], ref: ClaimRef) -> tuple[Result, ...]:
+    items = _list(devices, "results", _RESULTS)
+    if len(items) > MAX_RESULTS:
+        raise InvalidValueError(_RESULTS, len(items), f"at most {MAX_RESULTS} results")
+    drivers = [_text(item, "driver", f"{_RESULTS}[{index}]") for index, item in enumerate(items)]
+    if names.DRIVER not in drivers:
+        others = ", ".join(sorted(set(drivers))) or "none"
+        raise ClaimRefusedError(f"claim {ref} has no device of {names.DRIVER}: its results are of {others}")
+    return tuple(
+        _result(item, f"{_RESULTS}[{index}]")
+        for index, (item, driver) in enumerate(zip(items, drivers, strict=True))
+        if driver == names.DRIVER
+    )
+
+
+def _result(item: Mapping[str, Any], path: str) -> Result:
+    device = _text(item, "device", path)
+    if not names.is_dns_label(device):
+        raise InvalidValueError(f"{path}.device", device, "a device name is a DNS label of at most 63 characters")
+    share = item.get("shareID")
+    if share is not None:
+        share = names.check_share_id(_text(item, "shareID", path), f"{path}.shareID")
+    admin = item.get("adminAccess") or False
+    if not isinstance(admin, bool):
+        raise InvalidValueError(f"{path}.adminAccess", admin, "true or false")
+    return Result(
+        request=_text(item, "request", path),
+        pool=_text(item, "pool", path),
+        device=device,
+        admin_access=admin,
+        share_id=share,
+        consumed_capacity=_object(item, "consumedCapacity", path, optional=True),
+    )
+
+
+def _configs(devices: Mapping[str, Any]) -> tuple[OpaqueConfig, ...]:
+    found = []
+    for index, item in enumerate(_list(devices, "config", _CONFIG)):
+        path = f"{_CONFIG}[{index}]"
+        opaque = _object(item, "opaque", path, optional=True)
+        if opaque.get("driver") != names.DRIVER:
+            continue
+        requests = item.get("requests") or []
+        if not isinstance(requests, list) or not all(isinstance(name, str) for name in requests):
+            raise InvalidValueError(f"{path}.requests", requests, "a list of request names")
+        found.append(
+            OpaqueConfig(
+                path=f"{path}.opaque.parameters",
+                from_class=item.get("source") == "FromClass",
+                requests=tuple(requests),
+                parameters=_object(opaque, "parameters", f"{path}.opaque"),
+            )
+        )
+    return tuple(found)
+
+
+def _object(parent: Mapping[str, Any], key: str, path: str, *, optional: bool = False) -> Mapping[str, Any]:
+    value = parent.get(key)
+    if value is None and optional:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidValueError(f"{path}.{key}".lstrip("."), value, "an object")
+    return value
+
+
+def _list(parent: Mapping[str, Any], key: str, path: str) -> list[Mapping[str, Any]]:
+    value = parent.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise InvalidValueError(path, value, "a list")
+    for index, item in enumerate(value):
+        if not isinstance(item, Mapping):
+            raise InvalidValueError(f"{path}[{index}]", item, "an object")
+    return value
+
+
+def _text(parent: Mapping[str, Any], key: str, path: str) -> str:
+    value = parent.get(key)
+    if not isinstance(value, str) or not value:
+        raise InvalidValueError(f"{path}.{key}", value, "a non-empty string")
+    return value

@@ -1,8 +1,32 @@
-"""The record of a claim: what is on disk about it. Versioned, checksummed, tolerant of newer fields. Pure."""
+r"""The record of a claim: what is on disk about it, `<plugin dir>/claims/<uid>.json`. Pure.
+
+Two lines of JSON. The first says what the second is: `{"format": "gpu-dra-claim", "version": 1, "reads": 1,
+"sha256": "…"}`; the checksum is over the second line's very bytes, so no other spelling of the same JSON can fail it
+(S3). `reads` is the oldest version of this code that can use the file: a newer driver may add fields without locking
+out an older one (S4), and what this version does not know is kept when the record is written again.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from driver.claims.allocation import ClaimRef
+from driver.claims.holding import Holding
+from driver.errors import InvalidValueError, RecordError
+from driver.model import names
+from driver.model.mig import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FORMAT: Final = "gpu-dra-claim"
+VERSION: Final = 1
+MAX_BYTES: Final = 1 << 20
+"""A record of 32 devices has some 10 KB; what is larger is not ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,3 +38,158 @@ class PreparedDevice:
     device: str
     cdi_ids: tuple[str, ...]
     share_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedDevice:
+    """One prepared result: all that a repeated answer and the defence against double use need."""
+
+    request: str
+    pool: str
+    holding: Holding
+    kind: str  # gpu, mig
+    unknown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def answer(self, claim_uid: str) -> PreparedDevice:
+        """Return what the kubelet is told, each time the same."""
+        return PreparedDevice(
+            requests=(self.request.partition("/")[0],),
+            pool=self.pool,
+            device=self.holding.device,
+            cdi_ids=(names.cdi_id(claim_uid, self.holding.device, self.holding.share_id),),
+            share_id=self.holding.share_id,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A prepared claim. `boot_id` voids it after a reboot (S6); `unknown` keeps a newer version's fields."""
+
+    claim: ClaimRef
+    boot_id: str
+    devices: tuple[RecordedDevice, ...]
+    unknown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def answer(self) -> tuple[PreparedDevice, ...]:
+        """What the kubelet is told."""
+        return tuple(device.answer(self.claim.uid) for device in self.devices)
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        """What the claim holds."""
+        return tuple(device.holding for device in self.devices)
+
+
+def encode(record: Record) -> bytes:
+    """Return the file's bytes."""
+    body = {
+        **record.unknown,
+        "claim": {"namespace": record.claim.namespace, "name": record.claim.name, "uid": record.claim.uid},
+        "bootID": record.boot_id,
+        "devices": [_encode_device(device) for device in record.devices],
+    }
+    payload = json.dumps(body, separators=(",", ":")).encode()
+    head = {"format": FORMAT, "version": VERSION, "reads": 1, "sha256": hashlib.sha256(payload).hexdigest()}
+    return b"%s\n%s\n" % (json.dumps(head).encode(), payload)
+
+
+def decode(data: bytes, uid: str) -> Record:
+    """Return the record of claim `uid` from its file's bytes.
+
+    :raises RecordError: it can't be trusted; says what is wrong.
+    """
+    head, payload = _split(data)
+    if head.get("format") != FORMAT:
+        raise RecordError(f"it is no claim record: its format is {head.get('format')!r}, not {FORMAT!r}")
+    reads, version = head.get("reads"), head.get("version")
+    if not isinstance(reads, int) or reads > VERSION:
+        raise RecordError(f"it is of version {version!r}, which this driver (version {VERSION}) can't read: upgrade it")
+    if head.get("sha256") != hashlib.sha256(payload).hexdigest():
+        raise RecordError("its checksum does not match its content")
+    record = _decode_body(payload)
+    if record.claim.uid != uid:
+        raise RecordError(f"it is of another claim, {record.claim}")
+    return record
+
+
+def salvage(data: bytes, uid: str) -> Record | None:
+    """Return what a record that failed `decode` still says, if its content is whole but for the checksum.
+
+    Good enough to keep its devices from being given away (S1), never to answer from.
+    """
+    try:
+        record = _decode_body(_split(data)[1])
+    except RecordError:
+        return None
+    return record if record.claim.uid == uid else None
+
+
+def _split(data: bytes) -> tuple[Mapping[str, Any], bytes]:
+    if not data:
+        raise RecordError("it is empty")
+    if len(data) > MAX_BYTES:
+        raise RecordError(f"it has {len(data)} bytes, more than any record ({MAX_BYTES})")
+    first, newline, rest = data.partition(b"\n")
+    if not newline or not rest.endswith(b"\n"):
+        raise RecordError("it is cut short")
+    return _json_object(first, "its first line"), rest[:-1]
+
+
+def _decode_body(payload: bytes) -> Record:
+    body = dict(_json_object(payload, "its content"))
+    try:
+        claim = body.pop("claim")
+        return Record(
+            claim=ClaimRef(namespace=claim["namespace"], name=claim["name"], uid=names.check_uid(claim["uid"])),
+            boot_id=body.pop("bootID"),
+            devices=tuple(_decode_device(device) for device in body.pop("devices")),
+            unknown=MappingProxyType(body),
+        )
+    except (LookupError, TypeError, ValueError, AttributeError, InvalidValueError) as exc:
+        raise RecordError(f"its content is not that of a record: {exc!r}") from exc
+
+
+def _encode_device(device: RecordedDevice) -> dict[str, Any]:
+    holding = device.holding
+    placement = holding.placement
+    return {
+        **device.unknown,
+        "request": device.request,
+        "pool": device.pool,
+        "device": holding.device,
+        "kind": device.kind,
+        "gpu": holding.gpu_uuid,
+        "placement": [placement.start, placement.size] if placement else None,
+        "shareID": holding.share_id,
+        "adminAccess": holding.admin_access,
+    }
+
+
+def _decode_device(item: Mapping[str, Any]) -> RecordedDevice:
+    rest = dict(item)
+    placement = rest.pop("placement")
+    holding = Holding(
+        device=str(rest.pop("device")),
+        gpu_uuid=str(rest.pop("gpu")),
+        placement=Placement(int(placement[0]), int(placement[1])) if placement else None,
+        share_id=rest.pop("shareID"),
+        admin_access=rest.pop("adminAccess") is True,
+    )
+    return RecordedDevice(
+        request=str(rest.pop("request")),
+        pool=str(rest.pop("pool")),
+        kind=str(rest.pop("kind")),
+        holding=holding,
+        unknown=MappingProxyType(rest),
+    )
+
+
+def _json_object(data: bytes, what: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as exc:
+        raise RecordError(f"{what} is no JSON ({exc})") from exc
+    if not isinstance(value, dict):
+        raise RecordError(f"{what} is no JSON object")
+    return value

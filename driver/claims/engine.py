@@ -1,0 +1,276 @@
+"""The one place that changes claims: what the kubelet's calls become.
+
+Called concurrently by `kubelet.dra`. For each claim: GET it (all claims side by side, no lock), then one turn in the
+critical section (`claims.state`), where everything that is ready goes in one batch. What may pass (API server away,
+device nodes not there yet) is tried again within the call, until shortly before its deadline: the kubelet itself comes
+back only after 70 s or more. A call whose client has gone does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from driver.claims import allocation
+from driver.claims.state import Answer, ClaimState, Operation, Outcome, Prepare, Unprepare
+from driver.errors import (
+    ApiNotFoundError,
+    ClaimRefusedError,
+    DeviceHeldError,
+    DeviceNotReadyError,
+    DriverError,
+    InvalidValueError,
+    TemporaryError,
+)
+from driver.model import names
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from driver.claims.allocation import ClaimRef
+    from driver.claims.record import Record
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
+"""Seconds between tries within one call; doubled each time."""
+
+
+class ClaimSource(Protocol):
+    """Where claims are read from (`driver.kube.resources.ResourceApi`)."""
+
+    async def claim(self, namespace: str, name: str) -> Mapping[str, Any]:
+        """GET a claim.
+
+        :raises ApiError: it could not be had.
+        """
+        ...
+
+
+class ClaimEngine:
+    """Prepares and unprepares claims. `used_claims` tells the UIDs of claims that pods on this node use now.
+
+    `used_claims` returns None where that can't be told (the kubelet is away); then no record is given up.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: ClaimState,
+        claims: ClaimSource,
+        used_claims: Callable[[], Awaitable[frozenset[str] | None]],
+    ) -> None:
+        self._state = state
+        self._claims = claims
+        self._used_claims = used_claims
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="claims")
+        self._queue: list[tuple[Operation, asyncio.Future[Outcome]]] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._released = asyncio.Event()
+
+    async def prepare(self, refs: Sequence[ClaimRef], *, deadline: float) -> dict[str, Answer | DriverError]:
+        """Prepare claims; each UID has its answer or its error. `deadline` is in the event loop's time."""
+        since = time.monotonic_ns()
+
+        async def one(ref: ClaimRef) -> Answer | DriverError:
+            try:
+                _check(ref)
+                return await self._retrying(lambda: self._prepare_once(ref, since), deadline)
+            except DriverError as exc:
+                return exc
+
+        return await _each(refs, one)
+
+    async def unprepare(self, refs: Sequence[ClaimRef], *, deadline: float) -> dict[str, DriverError | None]:
+        """Release claims, by their UIDs alone; an unknown claim is success. Needs no API server."""
+
+        async def one(ref: ClaimRef) -> DriverError | None:
+            try:
+                names.check_uid(ref.uid)
+                return await self._retrying(lambda: self._unprepare_once(Unprepare(claim=ref)), deadline)
+            except DriverError as exc:
+                return exc
+
+        return await _each(refs, one)
+
+    async def records(self) -> tuple[Record, ...]:
+        """Return the prepared claims of this boot.
+
+        :raises StorageError: the state can't be read.
+        """
+        return await self._on_thread(self._state.records)
+
+    async def recover(self) -> None:
+        """Clean up what a crash left. Call once, before serving.
+
+        :raises StorageError: the state can't be used.
+        """
+        await self._on_thread(self._state.recover)
+
+    async def refresh_cdi(self) -> None:
+        """Rebuild CDI files that vanished or that another driver version changes. Call for each new snapshot.
+
+        :raises StorageError: the state can't be read.
+        """
+        await self._on_thread(self._state.refresh_cdi)
+
+    async def reconcile(self) -> int:
+        """Give up the records of claims that are gone and that no pod uses (S7); return how many.
+
+        :raises StorageError: the state can't be read.
+        """
+        released = await asyncio.gather(*(self._release_if_gone(record) for record in await self.records()))
+        return sum(released)
+
+    async def aclose(self) -> None:
+        """Finish what is under way and stop the thread."""
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+        self._thread.shutdown(wait=False)
+
+    # --- one claim ---------------------------------------------------------------------------------------------------
+
+    async def _prepare_once(self, ref: ClaimRef, since: int) -> Answer:
+        try:
+            claim = await self._claims.claim(ref.namespace, ref.name)
+        except ApiNotFoundError as exc:
+            raise ClaimRefusedError(f"claim {ref} does not exist any more") from exc
+        operation = Prepare(allocation=allocation.decode(claim, ref), since=since)
+        try:
+            return _answer(await self._submit(operation))
+        except DeviceHeldError as exc:
+            await self._contest(exc)
+        return _answer(await self._submit(operation))
+
+    async def _unprepare_once(self, operation: Unprepare) -> None:
+        outcome = await self._submit(operation)
+        if isinstance(outcome, DriverError):
+            raise outcome
+        self._released.set()
+        self._released = asyncio.Event()
+
+    async def _contest(self, held: DeviceHeldError) -> None:
+        """Return if the holder could be given up: it is gone, and no pod uses it.
+
+        :raises DeviceNotReadyError: the holder is on its way out, so waiting helps.
+        :raises DeviceHeldError: the holder has a right to the device.
+        """
+        holder = next((record for record in await self.records() if record.claim.uid == held.holder), None)
+        if holder is None or await self._release_if_gone(holder):
+            return
+        if await self._is_gone(holder):
+            raise DeviceNotReadyError(f"{held}; that claim is gone, but a pod still uses it") from held
+        raise held
+
+    async def _release_if_gone(self, record: Record) -> bool:
+        if not await self._is_gone(record):
+            return False
+        used = await self._used_claims()
+        if used is None or record.claim.uid in used:
+            return False
+        log.warning("Claim %s is gone and no pod uses it: giving up its record", record.claim)
+        await self._unprepare_once(Unprepare(claim=record.claim, only_if=record))
+        return True
+
+    async def _is_gone(self, record: Record) -> bool:
+        """Say whether the API server is sure that the claim no longer has these devices."""
+        ref = record.claim
+        try:
+            claim = await self._claims.claim(ref.namespace, ref.name)
+            current = allocation.decode(claim, ref)
+        except (ApiNotFoundError, ClaimRefusedError):
+            return True  # deleted, replaced by another of the same name, or deallocated
+        except DriverError:
+            return False  # not known: keep it
+        return {result.device for result in current.results}.isdisjoint(one.device for one in record.holdings)
+
+    # --- turns in the critical section -------------------------------------------------------------------------------
+
+    async def _submit(self, operation: Operation) -> Outcome:
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._queue.append((operation, future))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work(), name="claims")
+        return await future
+
+    async def _work(self) -> None:
+        """Run batches until nothing waits: whatever became ready during one batch makes up the next."""
+        while self._queue:
+            batch = [(operation, future) for operation, future in self._queue if not future.done()]
+            self._queue.clear()
+            outcomes = await self._run([operation for operation, _ in batch])
+            for (_, future), outcome in zip(batch, outcomes, strict=True):
+                if not future.done():
+                    future.set_result(outcome)
+
+    async def _run(self, operations: list[Operation]) -> list[Outcome]:
+        try:
+            return await self._on_thread(lambda: self._state.run(operations))
+        except DriverError as exc:
+            return [exc] * len(operations)
+        except Exception as exc:
+            log.exception("Internal error while changing claims")
+            return [DriverError(f"internal error: {exc!r}; see the driver's log")] * len(operations)
+
+    async def _on_thread(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    async def _retrying(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
+        """Try until it works, fails for good, or the deadline is too near for another try."""
+        loop = asyncio.get_running_loop()
+        pause, last = FIRST_PAUSE, TemporaryError("no answer within the call's deadline")
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    try:
+                        return await attempt()
+                    except TemporaryError as exc:
+                        last = exc
+                    wait = max(pause, getattr(last, "retry_after", None) or 0.0)
+                    if loop.time() + wait >= deadline:
+                        raise last
+                    log.info("Trying again in %.1f s: %s", wait, last)
+                    await self._pause(wait)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+        except TimeoutError:
+            raise last from None
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait; a release of any claim ends the wait, as it may be what this one waits for."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._released.wait()
+        except TimeoutError:
+            pass
+
+
+def _check(ref: ClaimRef) -> None:
+    """Check what becomes a path or a URL."""
+    names.check_uid(ref.uid)
+    if not names.is_dns_label(ref.namespace):
+        raise InvalidValueError("namespace", ref.namespace, "a namespace is a DNS label")
+    if not names.is_dns_subdomain(ref.name):
+        raise InvalidValueError("name", ref.name, "a claim's name is a DNS subdomain")
+
+
+def _answer(outcome: Outcome) -> Answer:
+    if isinstance(outcome, DriverError):
+        raise outcome
+    if outcome is None:
+        raise DriverError("internal error: a prepare without an answer")
+    return outcome
+
+
+async def _each(refs: Sequence[ClaimRef], one: Callable[[ClaimRef], Awaitable[T]]) -> dict[str, T]:
+    """Do all claims side by side; a single one without the cost of a task."""
+    by_uid = {ref.uid: ref for ref in refs}
+    if len(by_uid) == 1:
+        return {uid: await one(ref) for uid, ref in by_uid.items()}
+    results = await asyncio.gather(*(one(ref) for ref in by_uid.values()))
+    return dict(zip(by_uid, results, strict=True))

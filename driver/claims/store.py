@@ -1,0 +1,237 @@
+"""Records on disk: `<directory>/<uid>.json`, one per claim, with a quarantine per record.
+
+All instances of the driver on a node share the directory (rolling update), so the disk is the truth: callers hold
+`lock()` and call `refresh()` before they look. Only changed files are read again. Nothing here is async: it runs on
+the engine's own thread.
+
+- `quarantine/<uid>.<n>.json` holds the bytes of records that could not be read, until somebody settles them: a new
+  record for the claim, an unprepare, or a person who removes the file.
+- `tombstones/<uid>` holds the moment (CLOCK_MONOTONIC, ns) of a claim's last unprepare: a prepare that began earlier
+  must not finish after it (S10), in whichever instance it runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from driver import files
+from driver.claims import record as codec
+from driver.errors import InvalidValueError, RecordError, StorageError
+from driver.model import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from driver.claims.record import Record
+
+log = logging.getLogger(__name__)
+
+TOMBSTONE_SECONDS: Final = 300
+"""How long a tombstone is kept: far longer than any call's deadline (45 s)."""
+
+_Signature = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A record that can't be read. `salvaged` is what its bytes still say, good for defence only."""
+
+    uid: str
+    path: Path
+    reason: str
+    salvaged: Record | None
+
+
+class RecordStore:
+    """The records of this node. `on_quarantine` hears of each record that had to be put aside, once."""
+
+    def __init__(self, directory: Path, on_quarantine: Callable[[Quarantined], None] = lambda _: None) -> None:
+        self.directory = directory
+        self._quarantine = directory / "quarantine"
+        self._tombstones = directory / "tombstones"
+        self._lock_path = directory / "lock"
+        self._on_quarantine = on_quarantine
+        self._signatures: dict[str, _Signature] = {}
+        self._records: dict[str, Record] = {}
+        self._quarantined: dict[str, Quarantined] = {}
+
+    @property
+    def records(self) -> Mapping[str, Record]:
+        """The sound records by claim UID, as of the last `refresh`."""
+        return self._records
+
+    @property
+    def quarantined(self) -> Mapping[str, Quarantined]:
+        """The unsettled unreadable records by claim UID, as of the last `refresh`."""
+        return self._quarantined
+
+    def prepare_directories(self) -> None:
+        """Make what is missing and clean up after a crash.
+
+        :raises StorageError: the directory can't be used.
+        """
+        for directory in (self.directory, self._quarantine, self._tombstones):
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as exc:
+                raise StorageError(f"cannot make {directory}: {exc.strerror or exc}") from exc
+            files.sweep(directory)
+        self._sweep_tombstones()
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Exclude the other instances on this node. The kernel frees the lock of an instance that dies.
+
+        :raises StorageError: the lock file can't be opened.
+        """
+        try:
+            handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as exc:
+            raise StorageError(f"cannot open {self._lock_path}: {exc.strerror or exc}") from exc
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+    def refresh(self) -> None:
+        """Read what changed on disk since the last time; put unreadable records into quarantine.
+
+        :raises StorageError: the directory can't be read.
+        """
+        present = self._scan()
+        for uid in self._signatures.keys() - present.keys():
+            del self._signatures[uid]
+            self._records.pop(uid, None)
+        for uid, signature in present.items():
+            if self._signatures.get(uid) != signature:
+                self._load(uid)
+                self._signatures[uid] = signature
+        self._refresh_quarantine()
+
+    def put(self, records: Sequence[Record]) -> dict[str, StorageError]:
+        """Write records durably; return what failed, by UID."""
+        paths = {self._path(record.claim.uid): record for record in records}
+        failed = files.write_all({path: codec.encode(record) for path, record in paths.items()})
+        for path, record in paths.items():
+            if path not in failed:
+                self._remember(record, path)
+                self.settle(record.claim.uid)
+        return {paths[path].claim.uid: error for path, error in failed.items()}
+
+    def drop(self, uids: Iterable[str]) -> dict[str, StorageError]:
+        """Remove records durably; missing ones are fine. Return what failed, by UID."""
+        paths = {self._path(uid): uid for uid in uids}
+        failed = files.remove_all(paths)
+        for path, uid in paths.items():
+            if path not in failed:
+                self._records.pop(uid, None)
+                self._signatures.pop(uid, None)
+        return {paths[path]: error for path, error in failed.items()}
+
+    def settle(self, uid: str) -> None:
+        """Take a claim out of quarantine; its unreadable bytes stay, as `….settled`."""
+        entry = self._quarantined.pop(uid, None)
+        if entry is not None and entry.path.parent == self._quarantine:
+            with contextlib.suppress(OSError):
+                entry.path.rename(entry.path.with_name(f"{entry.path.name}.settled"))
+
+    def bury(self, uid: str) -> None:
+        """Leave a tombstone: prepares of this claim that began before now are superseded."""
+        moment = time.monotonic_ns()
+        with contextlib.suppress(OSError):  # a guard against a rare race; unprepare must not fail for it
+            (self._tombstones / names.check_uid(uid)).write_text(str(moment))
+
+    def buried_at(self, uid: str) -> int:
+        """Return the moment of the claim's last unprepare, 0 if there is none."""
+        try:
+            return int((self._tombstones / names.check_uid(uid)).read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def _path(self, uid: str) -> Path:
+        return self.directory / f"{names.check_uid(uid)}.json"
+
+    def _scan(self) -> dict[str, _Signature]:
+        found = {}
+        try:
+            with os.scandir(self.directory) as entries:
+                for entry in entries:
+                    if entry.name.endswith(".json") and not entry.name.startswith("."):
+                        found[entry.name.removesuffix(".json")] = _signature(entry.stat(follow_symlinks=False))
+        except OSError as exc:
+            raise StorageError(f"cannot read {self.directory}: {exc.strerror or exc}") from exc
+        return found
+
+    def _load(self, uid: str) -> None:
+        path = self.directory / f"{uid}.json"
+        self._records.pop(uid, None)
+        data = b""
+        try:
+            names.check_uid(uid, "file name")
+            data = _read(path)
+            self._records[uid] = codec.decode(data, uid)
+        except (RecordError, InvalidValueError) as exc:
+            self._put_aside(uid, path, str(exc), codec.salvage(data, uid))
+
+    def _put_aside(self, uid: str, path: Path, reason: str, salvaged: Record | None) -> None:
+        target = self._quarantine / f"{path.stem}.{time.time_ns()}.json"
+        try:
+            path.rename(target)
+        except OSError as exc:
+            reason, target = f"{reason}; it could not be moved: {exc.strerror or exc}", path
+        entry = Quarantined(uid=uid, path=target, reason=reason, salvaged=salvaged)
+        self._quarantined[uid] = entry
+        log.error("The record of claim %s can't be used: %s. Its bytes are kept as %s", uid, reason, target)
+        self._on_quarantine(entry)
+
+    def _refresh_quarantine(self) -> None:
+        for uid, entry in list(self._quarantined.items()):
+            if not entry.path.exists():
+                del self._quarantined[uid]
+        for path in sorted(self._quarantine.glob("*.json")):
+            uid = path.name.rsplit(".", 2)[0]
+            if uid not in self._quarantined and uid not in self._records:
+                self._quarantined[uid] = _inspect(uid, path)
+
+    def _remember(self, record: Record, path: Path) -> None:
+        self._records[record.claim.uid] = record
+        with contextlib.suppress(OSError):
+            self._signatures[record.claim.uid] = _signature(path.stat())
+
+    def _sweep_tombstones(self) -> None:
+        oldest = time.time() - TOMBSTONE_SECONDS
+        for path in self._tombstones.iterdir():
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
+
+
+def _signature(stat: os.stat_result) -> _Signature:
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(codec.MAX_BYTES + 1)
+    except OSError as exc:
+        raise RecordError(f"it can't be read: {exc.strerror or exc}") from exc
+
+
+def _inspect(uid: str, path: Path) -> Quarantined:
+    data = b""
+    try:
+        data = _read(path)
+        codec.decode(data, uid)
+        reason = "it was put aside earlier"
+    except RecordError as exc:
+        reason = str(exc)
+    return Quarantined(uid=uid, path=path, reason=reason, salvaged=codec.salvage(data, uid))
