@@ -1,0 +1,71 @@
+"""The border at which the API server's failures become `driver.errors`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from driver.errors import (
+    ApiConflictError,
+    ApiError,
+    ApiForbiddenError,
+    ApiGoneError,
+    ApiInvalidError,
+    ApiNotFoundError,
+    ApiUnauthorizedError,
+    ApiUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_BY_STATUS: dict[int, type[ApiError]] = {
+    401: ApiUnauthorizedError,
+    403: ApiForbiddenError,
+    404: ApiNotFoundError,
+    408: ApiUnavailableError,
+    409: ApiConflictError,
+    410: ApiGoneError,
+    429: ApiUnavailableError,
+}
+_LONGEST = 2000  # characters of the server's words that are kept
+_LONGEST_WAIT = 3600.0  # seconds; a server that asks for more is not believed
+
+
+def from_answer(operation: str, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
+    """Return the error for an HTTP answer; `operation` says what was asked (`GET /api/v1/nodes/a`)."""
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        value = {"message": body.decode(errors="replace")}
+    error = _error(operation, status, value)
+    if isinstance(error, ApiUnavailableError):
+        error.retry_after = _retry_after(headers.get("Retry-After"), value)
+    return error
+
+
+def from_status(operation: str, status: Mapping[str, Any]) -> ApiError:
+    """Return the error for a Status object that came inside a watch."""
+    code = status.get("code")
+    return _error(operation, code if isinstance(code, int) else 500, status)
+
+
+def _error(operation: str, status: int, value: Mapping[str, Any]) -> ApiError:
+    kind = _BY_STATUS.get(status, ApiUnavailableError if status >= 500 else ApiInvalidError)
+    reason = value.get("reason")
+    reason = reason if isinstance(reason, str) else ""
+    words = " ".join(str(value.get("message") or "no further words").split())
+    shown = words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
+    label = f"{status} {reason}".rstrip()
+    return kind(f"{operation}: {label}: {shown}", status=status, reason=reason)
+
+
+def _retry_after(header: str | None, value: Mapping[str, Any]) -> float | None:
+    details = value.get("details")
+    seconds = header if header is not None else details.get("retryAfterSeconds") if isinstance(details, dict) else None
+    try:
+        return min(max(float(seconds), 0.0), _LONGEST_WAIT) if seconds is not None else None
+    except (TypeError, ValueError):
+        return None  # an HTTP date: the caller's own backoff will do

@@ -1,0 +1,41 @@
+"""ResourceSlices between the versions of `resource.k8s.io`: v1 is spoken everywhere, older ones are wrapped here. Pure.
+
+v1beta2 has v1's shape; v1beta1 puts every field of a device but its name into `basic`. A claim's `status` is the same
+in all of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+GROUP = "resource.k8s.io"
+VERSIONS = ("v1", "v1beta2", "v1beta1")
+"""The versions that the driver speaks, best first."""
+
+JsonObject = dict[str, Any]
+
+
+def to_version(item: JsonObject, version: str) -> JsonObject:
+    """Return a v1 ResourceSlice as `version` has it."""
+    return _converted(item, version, _wrap if version == "v1beta1" else None)
+
+
+def from_version(item: JsonObject, version: str) -> JsonObject:
+    """Return a ResourceSlice of `version` as v1 has it."""
+    return _converted(item, "v1", _unwrap if version == "v1beta1" else None)
+
+
+def _converted(item: JsonObject, version: str, change: Any) -> JsonObject:
+    whole = {**item, "apiVersion": f"{GROUP}/{version}", "kind": "ResourceSlice"}
+    devices = (item.get("spec") or {}).get("devices")
+    if change is not None and devices:
+        whole["spec"] = {**item["spec"], "devices": [change(device) for device in devices]}
+    return whole
+
+
+def _wrap(device: JsonObject) -> JsonObject:
+    return {"name": device.get("name"), "basic": {key: value for key, value in device.items() if key != "name"}}
+
+
+def _unwrap(device: JsonObject) -> JsonObject:
+    return {"name": device.get("name"), **(device.get("basic") or {})}
