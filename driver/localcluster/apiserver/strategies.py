@@ -1,0 +1,28 @@
+"""Which strategy a resource has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from driver.localcluster.apiserver import workloads
+from driver.localcluster.apiserver.strategy import PLAIN, Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from driver.localcluster.apiserver.resources import Resource
+
+_STRATEGIES: Final[Mapping[str, Strategy]] = {
+    "namespaces": workloads.NAMESPACE,
+    "pods": workloads.POD,
+    "deployments": workloads.DEPLOYMENT,
+    "replicasets": workloads.REPLICATED,
+    "statefulsets": workloads.REPLICATED,
+    "daemonsets": workloads.TEMPLATED,
+    "jobs": workloads.JOB,
+}
+
+
+def strategy_of(resource: Resource) -> Strategy:
+    """Return a resource's strategy."""
+    return _STRATEGIES.get(resource.plural, PLAIN)

@@ -1,0 +1,125 @@
+"""Defaults of the core and workload kinds: what other parts of the cluster and users rely on. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from driver.localcluster.apiserver.objects import Object, metadata
+from driver.localcluster.apiserver.strategy import Strategy
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from driver.localcluster.apiserver.strategy import Rules
+
+_GRACE = 30
+
+
+def _fill(target: Object, defaults: Mapping[str, Any]) -> None:
+    for key, value in defaults.items():
+        target.setdefault(key, value)
+
+
+def _prepare_namespace(obj: Object, old: Object | None, rules: Rules) -> None:
+    if old is None:
+        obj["spec"] = {"finalizers": ["kubernetes"]}
+        obj["status"] = {"phase": "Active"}
+        metadata(obj)["labels"] = {
+            **(metadata(obj).get("labels") or {}),
+            "kubernetes.io/metadata.name": metadata(obj)["name"],
+        }
+
+
+def _prepare_pod(obj: Object, old: Object | None, rules: Rules) -> None:
+    spec = obj.setdefault("spec", {})
+    default_pod_spec(spec)
+    if old is None:
+        spec.setdefault("serviceAccountName", "default")
+        spec.setdefault("enableServiceLinks", True)
+        spec.setdefault("tolerations", [])
+        obj["status"] = {"phase": "Pending", "qosClass": _qos(spec)}
+
+
+def default_pod_spec(spec: Object) -> None:
+    """Fill in a pod's spec as the server does, in a pod as in a template of one."""
+    _fill(
+        spec,
+        {
+            "restartPolicy": "Always",
+            "dnsPolicy": "ClusterFirst",
+            "schedulerName": "default-scheduler",
+            "terminationGracePeriodSeconds": _GRACE,
+            "securityContext": {},
+        },
+    )
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        _default_container(container)
+
+
+def _default_container(container: Object) -> None:
+    image = str(container.get("image") or "")
+    latest = image.endswith(":latest") or ":" not in image.rsplit("/", 1)[-1]
+    _fill(
+        container,
+        {
+            "imagePullPolicy": "Always" if latest else "IfNotPresent",
+            "resources": {},
+            "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File",
+        },
+    )
+    resources = container["resources"]
+    if resources.get("limits"):
+        resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
+
+
+def _qos(spec: Object) -> str:
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    resources = [container.get("resources") or {} for container in containers]
+    if not any(r.get("requests") or r.get("limits") for r in resources):
+        return "BestEffort"
+    guaranteed = all(
+        set(r.get("limits") or ()) >= {"cpu", "memory"} and r.get("limits") == r.get("requests") for r in resources
+    )
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _prepare_replicated(obj: Object, old: Object | None, rules: Rules) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("replicas", 1)
+    _prepare_template(obj, old, rules)
+
+
+def _prepare_template(obj: Object, old: Object | None, rules: Rules) -> None:
+    template = obj.setdefault("spec", {}).get("template")
+    if isinstance(template, dict):
+        default_pod_spec(template.setdefault("spec", {}))
+
+
+def _prepare_deployment(obj: Object, old: Object | None, rules: Rules) -> None:
+    _prepare_replicated(obj, old, rules)
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
+    _fill(
+        obj["spec"],
+        {"strategy": rolling, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600},
+    )
+
+
+def _prepare_job(obj: Object, old: Object | None, rules: Rules) -> None:
+    _prepare_template(obj, old, rules)
+    spec = obj["spec"]
+    _fill(spec, {"parallelism": 1, "completions": 1, "backoffLimit": 6, "completionMode": "NonIndexed"})
+    _fill(spec, {"suspend": False})
+    if old is None and not spec.get("manualSelector"):
+        labels = {"batch.kubernetes.io/job-name": metadata(obj)["name"], "job-name": metadata(obj)["name"]}
+        template = spec.setdefault("template", {}).setdefault("metadata", {})
+        template["labels"] = {**(template.get("labels") or {}), **labels}
+        spec["selector"] = {"matchLabels": {"batch.kubernetes.io/job-name": metadata(obj)["name"]}}
+
+
+NAMESPACE = Strategy(prepare=_prepare_namespace)
+POD = Strategy(prepare=_prepare_pod)
+DEPLOYMENT = Strategy(prepare=_prepare_deployment)
+REPLICATED = Strategy(prepare=_prepare_replicated)
+TEMPLATED = Strategy(prepare=_prepare_template)
+JOB = Strategy(prepare=_prepare_job)
