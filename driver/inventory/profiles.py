@@ -112,8 +112,7 @@ def find_product(products: Mapping[str, Product], name: str, path: str) -> Produ
     """
     if name in products:
         return products[name]
-    allowed = f"no such product; {suggestion(name, products)} Known products: {', '.join(sorted(products))}"
-    raise InvalidValueError(path, name, allowed)
+    raise InvalidValueError(path, name, f"no such product; {suggestion(name, products)}")
 
 
 @cache

@@ -1,7 +1,7 @@
-"""Strict decoding of mappings that come from YAML or JSON.
+"""Strict decoding of mappings that come from YAML or JSON. Pure.
 
-Every field is asked for, and what nobody asked for is refused. A `bool` is no number, a missing field is named, and errors carry the path as the file's author wrote it
-(`h100.yaml: mig.profiles[0].id`). Pure.
+Every field is asked for, and what nobody asked for is refused. A `bool` is no number, a missing field is named, and
+errors carry the path as the file's author wrote it (`h100.yaml: mig.profiles[0].id`).
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def integer(value: object, path: str, minimum: int, maximum: int) -> int:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Say which known word was meant, or list all of them."""
-    options = sorted(known)
-    near = difflib.get_close_matches(word, options, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else f"known are {', '.join(options) or 'none'}"
+    """Say which known word was meant, and list all of them."""
+    options = {option.casefold(): option for option in sorted(known)}
+    near = difflib.get_close_matches(word.casefold(), options, n=1, cutoff=0.6)
+    listed = f"known: {', '.join(options.values()) or 'none'}"
+    return f"did you mean {options[near[0]]!r}? ({listed})" if near else listed

@@ -1,0 +1,178 @@
+"""Fake GPUs behind the same seam as NVML: nothing above can tell, but for `fake`.
+
+Faults come from a file that is watched, and read again whenever it has changed. A bad faults file is told in the log
+and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from asyncinotify import Inotify, Mask
+
+from driver.errors import DriverError, InventoryError
+from driver.inventory.base import Changed, Reading, Xid
+from driver.inventory.fake_gpus import build_gpus
+from driver.inventory.fake_spec import NodeSpec, load_node
+from driver.inventory.faults import ATTRIBUTES, NO_FAULTS, GpuFaults, decode_faults
+from driver.inventory.profiles import load_products
+from driver.inventory.yaml_file import read_text
+from driver.model.device import Gpu, NvLink
+from driver.model.snapshot import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from driver.inventory.base import InventoryEvent
+
+_LOG = logging.getLogger(__name__)
+_FILE_CHANGES = Mask.CLOSE_WRITE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
+
+
+class FakeInventory:
+    """Fake GPUs of one node. `timeout` (seconds) is the time limit of an observation, as NVML's calls have one."""
+
+    fake = True
+
+    def __init__(
+        self, spec: NodeSpec, *, node_name: str, faults_file: Path | None = None, timeout: float = 10.0
+    ) -> None:
+        self._versions = spec.versions
+        self._gpus = build_gpus(spec, node_name)
+        self._faults_file = faults_file
+        self._timeout = timeout
+        self._faults = NO_FAULTS
+        self._announced = NO_FAULTS
+        self._stamp: tuple[int, ...] | None = None
+        self._closed = asyncio.Event()
+
+    @classmethod
+    def from_spec(
+        cls,
+        gpus: str,
+        *,
+        node_name: str,
+        profiles_dir: Path | None = None,
+        faults_file: Path | None = None,
+        timeout: float = 10.0,
+    ) -> FakeInventory:
+        """Make the GPUs that `gpus` asks for: a specification (`h100:8,l4:2`) or a YAML file's path.
+
+        :raises InvalidValueError: naming what is wrong.
+        """
+        spec = load_node(gpus, load_products(profiles_dir))
+        return cls(spec, node_name=node_name, faults_file=faults_file, timeout=timeout)
+
+    async def read(self) -> Reading:
+        """Observe all GPUs, as the faults let them answer.
+
+        :raises InventoryError: NVML is down or an answer took longer than the time limit.
+        """
+        self._refresh()
+        faults = self._faults
+        if faults.nvml_down:
+            raise InventoryError("NVML does not answer (the faults file says so)")
+        await self._wait(faults.nvml_slow + sum(one.slow for one in faults.gpus.values()))
+        readings = [_observe(gpu, faults.of(gpu.uuid)) for gpu in self._gpus]
+        return Reading(
+            versions=self._versions,
+            gpus=tuple(one for one in readings if isinstance(one, Gpu)),
+            problems=tuple(one for one in readings if isinstance(one, Problem)),
+        )
+
+    async def events(self) -> AsyncIterator[InventoryEvent]:
+        """Yield what changes in the faults file, until closed."""
+        with contextlib.ExitStack() as stack:
+            inotify = self._watch(stack)
+            while not self._closed.is_set():
+                for event in self._news():
+                    yield event
+                await self._next_change(inotify)
+
+    async def aclose(self) -> None:
+        """End `events`."""
+        self._closed.set()
+
+    async def _wait(self, seconds: float) -> None:
+        if not seconds:
+            return
+        await asyncio.sleep(min(seconds, self._timeout))
+        if seconds >= self._timeout:
+            raise InventoryError(f"an NVML call did not return within {self._timeout:g} s")
+
+    def _news(self) -> list[InventoryEvent]:
+        """Return the events since the last ones."""
+        self._refresh()
+        before, self._announced = self._announced, self._faults
+        if before == self._faults:
+            return []
+        xids = [Xid(gpu_uuid=uuid, xid=xid) for uuid, xid in self._faults.new_xids(before)]
+        return [*xids, Changed(why="the faults file changed")]
+
+    def _refresh(self) -> None:
+        """Read the faults file again if it is another than the last time."""
+        file = self._faults_file
+        stamp = _stamp(file) if file else None
+        if file is None or stamp == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            self._faults = decode_faults(read_text(file), self._gpus, str(file)) if stamp else NO_FAULTS
+        except DriverError as exc:
+            _LOG.error("ignoring a bad faults file, faults stay as they were: %s", exc)
+            return
+        _LOG.info("faults of fake GPUs: %s", self._faults if self._faults != NO_FAULTS else "none")
+
+    def _watch(self, stack: contextlib.ExitStack) -> Inotify | None:
+        """Watch the directory of the faults file, as the file may not exist and be replaced."""
+        if self._faults_file is None:
+            return None
+        directory = self._faults_file.parent
+        inotify = stack.enter_context(Inotify())
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            inotify.add_watch(directory, _FILE_CHANGES)
+        except OSError as exc:
+            _LOG.warning("cannot watch %s for faults, none are taken up until a restart: %s", directory, exc)
+            return None
+        return inotify
+
+    async def _next_change(self, inotify: Inotify | None) -> None:
+        """Wait for something to happen in the watched directory, or for `aclose`."""
+        waits: list[asyncio.Future[object]] = [asyncio.ensure_future(self._closed.wait())]
+        if inotify is not None:
+            waits.append(asyncio.ensure_future(inotify.get()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+
+
+def _stamp(file: Path) -> tuple[int, ...] | None:
+    """Tell one state of a file from another; None if there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _observe(gpu: Gpu, faults: GpuFaults) -> Gpu | Problem:
+    """Return the GPU as it answers with these faults. One bad GPU costs itself only (H5), never half of it (A11)."""
+    if faults.lost:
+        return Problem(object=gpu.name, message=f"the GPU is lost: it has fallen off the bus ({gpu.uuid})")
+    if faults.fails:
+        return Problem(object=gpu.name, message=f"reading {faults.fails} failed: unknown error ({gpu.uuid})")
+    changes: dict[str, object] = {}
+    for attribute in faults.not_supported:
+        changes.update(ATTRIBUTES[attribute])
+    if "nvlink" in faults.not_supported:
+        changes["nvlink"] = NvLink()
+    return replace(gpu, **changes) if changes else gpu  # type: ignore[arg-type]  # ATTRIBUTES has the fields' types

@@ -1,0 +1,190 @@
+"""Faults of fake GPUs, as a file that a test or a person writes. Strict, and recovered by removing the entry.
+
+```yaml
+nvml: down                # nothing can be said about any GPU; or {slow: 60}, seconds per observation
+gpus:
+  gpu-3:                  # by name, index or UUID
+    lost: true            # fell off the bus
+    xid: 79               # reported once when it appears here; a list for several
+    slow: 2.5             # seconds that each observation of this GPU takes
+    not_supported: [memory]
+    fails: pci            # this query fails midway: the GPU is left out as a whole
+```
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from driver.errors import InvalidValueError
+from driver.files import write_atomic
+from driver.inventory.yaml_file import load_yaml
+from driver.model.decode import Fields, integer, suggestion, text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from driver.model.device import Gpu
+
+MAX_SLOW = 3600.0
+EVENTS = "events"  # H4: a GPU without event support is not monitored, which is not unhealthy
+ATTRIBUTES: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "minor": {"minor": None},
+        "product": {"product": "Unknown"},
+        "brand": {"brand": "Unknown"},
+        "architecture": {"architecture": "Unknown"},
+        "compute_capability": {"compute_capability": (0, 0)},
+        "memory": {"memory": None},
+        "addressing_mode": {"addressing_mode": "Unknown"},
+        "pci": {"pci_bus_id": None, "pcie_root": None, "numa_node": None},
+        "pcie_root": {"pcie_root": None},
+        "numa_node": {"numa_node": None},
+        "fabric": {"fabric": None},
+        "mig": {"mig": None},
+        "nvlink": {},  # replaced by an empty NvLink, see `fake`
+        EVENTS: {},
+    }
+)
+"""What can be unsupported, and what the GPU then reports."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFaults:
+    """What is wrong with one GPU; `slow` in seconds per observation."""
+
+    lost: bool = False
+    xids: tuple[int, ...] = ()
+    slow: float = 0.0
+    not_supported: tuple[str, ...] = ()
+    fails: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What is wrong with the node's fake GPUs, by UUID."""
+
+    nvml_down: bool = False
+    nvml_slow: float = 0.0
+    gpus: Mapping[str, GpuFaults] = field(default_factory=lambda: MappingProxyType({}))
+
+    def of(self, gpu_uuid: str) -> GpuFaults:
+        """Return the faults of a GPU."""
+        return self.gpus.get(gpu_uuid, HEALTHY_GPU)
+
+    def new_xids(self, before: Faults) -> Iterator[tuple[str, int]]:
+        """Yield (UUID, XID) of what was added since `before`; GPUs without event support report none."""
+        for uuid, faults in self.gpus.items():
+            if EVENTS in faults.not_supported:
+                continue
+            for xid in (Counter(faults.xids) - Counter(before.of(uuid).xids)).elements():
+                yield uuid, xid
+
+
+HEALTHY_GPU = GpuFaults()
+NO_FAULTS = Faults()
+
+
+def decode_faults(data: str, gpus: Sequence[Gpu], path: str) -> Faults:
+    """Decode a faults file; an empty one means no faults.
+
+    :raises InvalidValueError: naming the field.
+    """
+    value = load_yaml(data, path)
+    if value is None:
+        return NO_FAULTS
+    fields = Fields(value, f"{path}:")
+    down, slow = _nvml(fields.take("nvml", None), fields.at("nvml"))
+    table = fields.take("gpus", None)
+    fields.done()
+    entries = _with_text_keys({} if table is None else table, fields.at("gpus"))
+    decoded = {}
+    for key, entry in entries.items():
+        at = f"{fields.at('gpus')}.{key}"
+        decoded[_find(key, gpus, at)] = _gpu_faults(Fields(entry, at))
+    return Faults(nvml_down=down, nvml_slow=slow, gpus=MappingProxyType(decoded))
+
+
+def encode_faults(faults: Faults) -> str:
+    """Write faults as `decode_faults` reads them."""
+    gpus = {uuid: _encode_gpu(one) for uuid, one in faults.gpus.items()}
+    nvml: object = "down" if faults.nvml_down else {"slow": faults.nvml_slow}
+    return json.dumps({"nvml": nvml, "gpus": gpus}, indent=2) + "\n"
+
+
+def save_faults(file: Path, faults: Faults) -> None:
+    """Replace the faults file, in one step: a watcher never sees half of it.
+
+    :raises StorageError: the file is as it was.
+    """
+    write_atomic(file, encode_faults(faults).encode(), mode=0o644, durable=False)
+
+
+def _nvml(value: object, path: str) -> tuple[bool, float]:
+    if value in (None, "up", "down"):
+        return value == "down", 0.0
+    fields = Fields(value, path)
+    slow = _seconds(fields.take("slow"), fields.at("slow"))
+    fields.done()
+    return False, slow
+
+
+def _with_text_keys(value: object, path: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidValueError(path, value, "must be a mapping from a GPU's name, index or UUID to its faults")
+    return {str(key): entry for key, entry in value.items()}
+
+
+def _find(key: str, gpus: Sequence[Gpu], path: str) -> str:
+    for gpu in gpus:
+        if key in (gpu.uuid, gpu.name, str(gpu.index)):
+            return gpu.uuid
+    raise InvalidValueError(path, key, f"no such GPU; {suggestion(key, [gpu.name for gpu in gpus])}")
+
+
+def _gpu_faults(fields: Fields) -> GpuFaults:
+    faults = GpuFaults(
+        lost=_flag(fields.take("lost", False), fields.at("lost")),
+        xids=_xids(fields.take("xid", []), fields.at("xid")),
+        slow=_seconds(fields.take("slow", 0), fields.at("slow")),
+        not_supported=tuple(_attribute(one, at) for one, at in fields.items("not_supported", [])),
+        fails=_attribute(fields.take("fails"), fields.at("fails")) if "fails" in fields else "",
+    )
+    fields.take("fails", None)
+    fields.done()
+    return faults
+
+
+def _flag(value: object, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidValueError(path, value, "must be true or false")
+    return value
+
+
+def _xids(value: object, path: str) -> tuple[int, ...]:
+    values = value if isinstance(value, list) else [value]
+    return tuple(integer(one, path, 0, (1 << 31) - 1) for one in values)
+
+
+def _seconds(value: object, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SLOW:
+        raise InvalidValueError(path, value, f"must be seconds from 0 to {MAX_SLOW:g}")
+    return float(value)
+
+
+def _attribute(value: object, path: str) -> str:
+    name = text(value, path)
+    if name not in ATTRIBUTES:
+        raise InvalidValueError(path, name, f"no such query; {suggestion(name, ATTRIBUTES)}")
+    return name
+
+
+def _encode_gpu(faults: GpuFaults) -> dict[str, object]:
+    entry: dict[str, object] = {"lost": faults.lost, "xid": list(faults.xids), "slow": faults.slow}
+    entry["not_supported"] = list(faults.not_supported)
+    return {**entry, "fails": faults.fails} if faults.fails else entry
