@@ -7,6 +7,7 @@ but not synced. Names follow the peer's scheme with JSON inside: `k8s.gpu.nvidia
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,24 @@ class CdiStore:
             return self.path(claim_uid).read_bytes() == data
         except OSError:
             return False
+
+    def exists(self, claim_uid: str) -> bool:
+        """Say whether the claim has a file.
+
+        :raises InvalidValueError: the UID is no UID.
+        """
+        return self.path(claim_uid).is_file()
+
+    def devices(self, claim_uid: str) -> tuple[str, ...]:
+        """Return the device names in the claim's file without the claim's UID; none if it can't be read.
+
+        :raises InvalidValueError: the UID is no UID.
+        """
+        try:
+            spec = json.loads(self.path(claim_uid).read_bytes())
+            return tuple(str(device["name"]).removeprefix(f"{claim_uid}-") for device in spec["devices"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return ()
 
     def claim_uids(self) -> set[str]:
         """Return the UIDs of the claims that have a file. Files of others, and the peer's, are not counted.

@@ -41,12 +41,12 @@ class CdiFiles(Protocol):
     """The claims' CDI files (`driver.cdi.store.CdiStore`)."""
 
     def write(self, claim_uid: str, data: bytes) -> None: ...  # noqa: D102
-    def remove(self, claim_uid: str) -> None: ...  # noqa: D102
+    def remove(self, claim_uid: str) -> bool: ...  # noqa: D102
     def exists(self, claim_uid: str) -> bool: ...  # noqa: D102
     def holds(self, claim_uid: str, data: bytes) -> bool: ...  # noqa: D102
     def claim_uids(self) -> set[str]: ...  # noqa: D102
     def devices(self, claim_uid: str) -> tuple[str, ...]: ...  # noqa: D102
-    def sweep(self) -> None: ...  # noqa: D102
+    def sweep(self) -> int: ...  # noqa: D102
 
 
 class Edits(Protocol):
