@@ -1,0 +1,178 @@
+"""Fake GPUs in containers: environment variables and a small `nvidia-smi` that reads them. No device nodes.
+
+Each device has a variable of its own, so that any devices meet in one container, by one claim or several.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from importlib import resources
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from driver import files
+from driver.cdi.spec import READ_ONLY_BIND, ContainerEdits, Mount
+from driver.errors import DeviceNotReadyError, StorageError
+from driver.model.device import FullGpu, MigDevice
+from driver.model.quantity import MI
+from driver.model.snapshot import DriverVersions
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from driver.model.device import Device, Gpu
+
+VARIABLE_PREFIX = "GPU_DRA_DEVICE_"
+"""A fake device's variable is this and the device's name, `GPU_DRA_DEVICE_0` for gpu-0."""
+
+SMI_TARGET = "/usr/bin/nvidia-smi"
+_SCRIPT = "nvidia-smi.sh"
+
+log = logging.getLogger(__name__)
+
+
+class FakeEdits:
+    """The edits of fake GPUs.
+
+    `directory` is where the fake nvidia-smi is put for the runtime to mount it; `host_directory` is the same
+    directory as the host names it, where that differs. `versions` tells the versions to report.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        host_directory: Path | None = None,
+        versions: Callable[[], DriverVersions] = DriverVersions,
+    ) -> None:
+        self._script = Script(directory / "nvidia-smi")
+        self._host_path = str((host_directory or directory) / "nvidia-smi")
+        self._versions = versions
+
+    def common(self) -> ContainerEdits:
+        """Return the fake nvidia-smi and the versions that it reports.
+
+        :raises DeviceNotReadyError: the script can't be put on the host.
+        """
+        self._script.ensure()
+        versions = self._versions()
+        return ContainerEdits(
+            env=MappingProxyType(
+                {
+                    "NVIDIA_VISIBLE_DEVICES": "void",  # keeps NVIDIA's container runtime, if it is there, out of it
+                    "GPU_DRA_DRIVER_VERSION": versions.driver,
+                    "GPU_DRA_CUDA_VERSION": versions.cuda,
+                }
+            ),
+            mounts=(Mount(host_path=self._host_path, container_path=SMI_TARGET, options=READ_ONLY_BIND),),
+        )
+
+    def device(self, device: Device) -> ContainerEdits:
+        """Return the device's variable.
+
+        :raises DeviceNotReadyError: a MIG partition that was not made yet.
+        """
+        return ContainerEdits(env=MappingProxyType({variable(device.name): describe(device)}))
+
+
+def variable(device_name: str) -> str:
+    """Return the name of a device's environment variable."""
+    return VARIABLE_PREFIX + device_name.removeprefix("gpu-").upper().replace("-", "_")
+
+
+def describe(device: Device) -> str:
+    """Return what a container is told of a device: `key=value` pairs with `;` between them.
+
+    :raises DeviceNotReadyError: a MIG partition that was not made yet.
+    """
+    if isinstance(device, FullGpu):
+        return _pairs(_gpu_facts(device.gpu))
+    if isinstance(device, MigDevice):
+        instance = device.instance
+        facts = _gpu_facts(device.gpu, str(instance.placement.start)) | {
+            "mig": instance.uuid,
+            "profile": instance.name,
+            "mig_memory": str(instance.profile.memory // MI),
+            "gi": str(instance.gpu_instance_id),
+            "ci": str(instance.compute_instance_id),
+        }
+        return _pairs(facts)
+    raise DeviceNotReadyError(f"{device.name}: the MIG device was not made yet")
+
+
+def _gpu_facts(gpu: Gpu, start: str = "") -> dict[str, str]:
+    facts = {
+        "index": str(gpu.index),  # these two come first: the script sorts by them
+        "start": start,
+        "uuid": gpu.uuid,
+        "minor": "" if gpu.minor is None else str(gpu.minor),
+        "name": gpu.product,
+        "brand": gpu.brand,
+        "architecture": gpu.architecture,
+        "memory": "" if gpu.memory is None else str(gpu.memory // MI),
+        "pci": gpu.pci_bus_id or "",
+        "compute": ".".join(str(part) for part in gpu.compute_capability),
+        "mig_mode": "" if gpu.mig is None else ("Enabled" if gpu.mig.enabled else "Disabled"),
+    }
+    return {name: value for name, value in facts.items() if value or name == "start"}
+
+
+def _pairs(facts: dict[str, str]) -> str:
+    return ";".join(f"{name}={_clean(value)}" for name, value in facts.items())
+
+
+def _clean(value: str) -> str:
+    return "".join(" " if sign in ";\n\r\0" else sign for sign in value)
+
+
+class Script:
+    """The fake nvidia-smi on the host: put there whole, and again whenever it was changed or vanished."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._content: bytes | None = None
+        self._good: tuple[int, ...] | None = None  # what stat said of the file when its bytes were compared
+
+    def ensure(self) -> None:
+        """Make sure that the script is there. Costs one stat where nothing happened to it.
+
+        :raises DeviceNotReadyError: it can't be put there.
+        """
+        try:
+            if self._identity() is None or self._identity() != self._good:
+                self._repair()
+        except (OSError, StorageError) as exc:
+            raise DeviceNotReadyError(f"cannot put the fake nvidia-smi at {self._path}: {exc}") from exc
+
+    def _repair(self) -> None:
+        if self._content is None:
+            self._content = resources.files("driver.cdi").joinpath(_SCRIPT).read_bytes()
+        if not self._sound():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            files.write_atomic(self._path, self._content, mode=0o755, durable=False)
+            log.info("put the fake nvidia-smi at %s", self._path)
+        self._good = self._identity()
+
+    def _sound(self) -> bool:
+        status = self._status()
+        return (
+            status is not None
+            and stat.S_ISREG(status.st_mode)
+            and stat.S_IMODE(status.st_mode) == 0o755
+            and self._path.read_bytes() == self._content
+        )
+
+    def _identity(self) -> tuple[int, ...] | None:
+        status = self._status()
+        if status is None:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            return self._path.lstat()
+        except FileNotFoundError:
+            return None
