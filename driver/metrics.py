@@ -1,0 +1,135 @@
+"""The agent's own metrics, in one registry. Names that people's dashboards know are the peer's (`nvidia_dra_…`).
+
+Unlike there, failures are counted too. Methods, not metric objects, are what the rest sees, so that no other module
+knows prometheus-client or a label's name.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+import driver
+from driver.model import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+_CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 45)
+
+
+class Metrics:
+    """All metrics of one agent."""
+
+    def __init__(self, node_name: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._node = node_name
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._make_call_metrics()
+        self._make_state_metrics()
+
+    def _make_call_metrics(self) -> None:
+        labels = ("driver", "operation")
+        kind = ("driver", "error_type")
+        registry = self.registry
+        self._calls = Counter("nvidia_dra_requests", "Calls of the kubelet, failed ones too", labels, registry=registry)
+        self._seconds = Histogram(
+            "nvidia_dra_request_duration_seconds",
+            "Time that calls took",
+            labels,
+            buckets=_CALL_BUCKETS,
+            registry=registry,
+        )
+        self._inflight = Gauge("nvidia_dra_requests_inflight", "Calls under way", labels, registry=registry)
+        self._errors = {
+            operation: Counter(
+                f"nvidia_dra_node_{operation}_errors", f"Claims not {operation}d", kind, registry=registry
+            )
+            for operation in ("prepare", "unprepare")
+        }
+
+    def _make_state_metrics(self) -> None:
+        registry = self.registry
+        self._prepared = Gauge(
+            "nvidia_dra_prepared_devices",
+            "Devices that prepared claims hold",
+            ("node", "driver", "device_type"),
+            registry=registry,
+        )
+        self._writes = Counter("gpu_dra_slice_writes", "ResourceSlice writes", ("verb",), registry=registry)
+        self._publish_errors = Counter(
+            "gpu_dra_publish_errors", "ResourceSlice writes that failed", ("error_type",), registry=registry
+        )
+        self._quarantined = Gauge(
+            "gpu_dra_quarantined_records", "Claim records that can't be read and were set aside", registry=registry
+        )
+        self._problems = Gauge("gpu_dra_inventory_problems", "Objects that could not be read", registry=registry)
+        self._gpus = Gauge("gpu_dra_gpus", "GPUs known, by health", ("health",), registry=registry)
+        self._read_at = Gauge("gpu_dra_inventory_read_timestamp_seconds", "Last whole reading", registry=registry)
+        self._registered = Gauge("gpu_dra_registered", "1 if the kubelet registered the driver", registry=registry)
+        self._xids = Counter(
+            "gpu_dra_xid_events", "XID errors that the GPU driver reported", ("xid",), registry=registry
+        )
+        Gauge("gpu_dra_build_info", "Version of the agent", ("version",), registry=registry).labels(
+            driver.__version__
+        ).set(1)
+
+    def call_started(self, operation: str) -> None:
+        """Count a call of the kubelet; `operation` is `prepare` or `unprepare`."""
+        self._inflight.labels(names.DRIVER, operation).inc()
+
+    def call_finished(self, operation: str, seconds: float) -> None:
+        """Count its end, whatever came of it."""
+        self._inflight.labels(names.DRIVER, operation).dec()
+        self._calls.labels(names.DRIVER, operation).inc()
+        self._seconds.labels(names.DRIVER, operation).observe(seconds)
+
+    def claim_failed(self, operation: str, error_type: str) -> None:
+        """Count a claim that was refused or failed."""
+        self._errors[operation].labels(names.DRIVER, error_type).inc()
+
+    def prepared_devices(self, counts: Mapping[str, int]) -> None:
+        """Set how many devices are prepared, by type (`gpu`, `mig`)."""
+        for device_type in ("gpu", "mig"):
+            self._prepared.labels(self._node, names.DRIVER, device_type).set(counts.get(device_type, 0))
+
+    def quarantined(self, count: int) -> None:
+        """Set how many claim records are in quarantine."""
+        self._quarantined.set(count)
+
+    def slice_written(self, verb: str) -> None:
+        """Count a write to the API server."""
+        self._writes.labels(verb).inc()
+
+    def publish_failed(self, error_type: str) -> None:
+        """Count a failed one."""
+        self._publish_errors.labels(error_type).inc()
+
+    def inventory_read(self, *, healthy: int, unhealthy: int, problems: int) -> None:
+        """Set what the last reading saw."""
+        self._gpus.labels("healthy").set(healthy)
+        self._gpus.labels("unhealthy").set(unhealthy)
+        self._problems.set(problems)
+        self._read_at.set(time.time())
+
+    def xid(self, xid: int) -> None:
+        """Count an XID error."""
+        self._xids.labels(str(xid)).inc()
+
+    def registered(self, value: bool) -> None:
+        """Set whether the kubelet knows the driver."""
+        self._registered.set(value)
+
+    def observe(self, name: str, documentation: str, function: Callable[[], float]) -> None:
+        """Add a gauge whose value is asked for at each scrape."""
+        Gauge(name, documentation, registry=self.registry).set_function(function)
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
