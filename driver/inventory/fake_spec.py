@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from driver.errors import InvalidValueError
 from driver.inventory.profiles import Product, Wiring, find_product
 from driver.inventory.yaml_file import load_yaml, read_text
-from driver.model.decode import Fields, suggestion
+from driver.model.decode import Fields, suggestion, text
 from driver.model.snapshot import DriverVersions
 
 if TYPE_CHECKING:
@@ -56,23 +56,22 @@ class NodeSpec:
     versions: DriverVersions = field(default_factory=DriverVersions)
 
 
-def load_node(text: str, products: Mapping[str, Product], path: str = "gpus") -> NodeSpec:
-    """Read a specification, or the file that `text` names (by a `/` or the suffix `.yaml`).
+def load_node(wanted: str, products: Mapping[str, Product], path: str = "gpus") -> NodeSpec:
+    """Read a specification, or the file that `wanted` names (by a `/` or the suffix `.yaml`).
 
     :raises InvalidValueError: naming `path` or the file's field.
     """
-    if "/" in text or text.endswith((".yaml", ".yml")):
-        file = Path(text)
-        return decode_node(load_yaml(read_text(file), text), products, f"{text}:")
-    return parse_node(text, products, path)
+    if "/" in wanted or wanted.endswith((".yaml", ".yml")):
+        return decode_node(load_yaml(read_text(Path(wanted)), wanted), products, wanted)
+    return parse_node(wanted, products, path)
 
 
-def parse_node(text: str, products: Mapping[str, Product], path: str = "gpus") -> NodeSpec:
+def parse_node(spec: str, products: Mapping[str, Product], path: str = "gpus") -> NodeSpec:
     """Parse a specification such as `h100:8,l4:2`.
 
     :raises InvalidValueError: naming `path` and what is allowed.
     """
-    return _node([_parse_group(item.strip(), products, path) for item in text.split(",")], path, DriverVersions())
+    return _node([_parse_group(item.strip(), products, path) for item in spec.split(",")], path, DriverVersions())
 
 
 def decode_node(value: object, products: Mapping[str, Product], path: str) -> NodeSpec:
@@ -80,7 +79,7 @@ def decode_node(value: object, products: Mapping[str, Product], path: str) -> No
 
     :raises InvalidValueError: naming the field.
     """
-    fields = Fields(value, path)
+    fields = Fields(value, path, separator=": ")
     groups = [_decode_group(Fields(one, at), products) for one, at in fields.items("gpus")]
     versions = DriverVersions(
         driver=fields.text("driver_version") if "driver_version" in fields else "",
@@ -89,7 +88,7 @@ def decode_node(value: object, products: Mapping[str, Product], path: str) -> No
     fields.take("driver_version", None)
     fields.take("cuda_version", None)
     fields.done()
-    return _node(groups, path, versions)
+    return _node(groups, fields.at("gpus"), versions)
 
 
 def _node(groups: Sequence[Group], path: str, versions: DriverVersions) -> NodeSpec:
@@ -121,12 +120,12 @@ def _parse_group(item: str, products: Mapping[str, Product], path: str) -> Group
     return Group(product=product, count=_count(match["count"], path), wiring=wiring, mig=plan)
 
 
-def _count(text: str | None, path: str) -> int:
-    if text is None:
+def _count(digits: str | None, path: str) -> int:
+    if digits is None:
         return 1
-    if re.fullmatch(r"[0-9]{1,4}", text) and 1 <= int(text) <= MAX_GPUS:
-        return int(text)
-    raise InvalidValueError(path, text, f"a count is a whole number from 1 to {MAX_GPUS}")
+    if re.fullmatch(r"[0-9]{1,4}", digits) and 1 <= int(digits) <= MAX_GPUS:
+        return int(digits)
+    raise InvalidValueError(path, digits, f"a count is a whole number from 1 to {MAX_GPUS}")
 
 
 def _wiring(product: Product, name: str, path: str) -> Wiring:
@@ -143,7 +142,7 @@ def _decode_group(fields: Fields, products: Mapping[str, Product]) -> Group:
         wiring = _wiring(product, fields.choice("nvlink", _WIRINGS), fields.at("nvlink"))
     plan = None
     if "mig" in fields:
-        items = [_one_item(str(one), at) for one, at in fields.items("mig")]
+        items = [_one_item(text(one, at), at) for one, at in fields.items("mig")]
         plan = plan_mig(product, [wish for wishes in items for wish in wishes], fields.at("mig"))
     count = fields.integer("count", 1, MAX_GPUS, 1)
     fields.take("nvlink", None)
@@ -152,9 +151,9 @@ def _decode_group(fields: Fields, products: Mapping[str, Product]) -> Group:
     return Group(product=product, count=count, wiring=wiring, mig=plan)
 
 
-def _parse_plan(text: str, path: str) -> list[tuple[str, int | None]]:
+def _parse_plan(plan: str, path: str) -> list[tuple[str, int | None]]:
     # A `+` before a digit separates devices; before a letter it belongs to the name (1g.10gb+me).
-    items = re.split(r"\+(?=\d)", text) if text else []
+    items = re.split(r"\+(?=\d)", plan) if plan else []
     return [wish for item in items for wish in _one_item(item, path)]
 
 

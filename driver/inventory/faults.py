@@ -98,7 +98,7 @@ def decode_faults(data: str, gpus: Sequence[Gpu], path: str) -> Faults:
     value = load_yaml(data, path)
     if value is None:
         return NO_FAULTS
-    fields = Fields(value, f"{path}:")
+    fields = Fields(value, path, separator=": ")
     down, slow = _nvml(fields.take("nvml", None), fields.at("nvml"))
     table = fields.take("gpus", None)
     fields.done()
@@ -106,7 +106,10 @@ def decode_faults(data: str, gpus: Sequence[Gpu], path: str) -> Faults:
     decoded = {}
     for key, entry in entries.items():
         at = f"{fields.at('gpus')}.{key}"
-        decoded[_find(key, gpus, at)] = _gpu_faults(Fields(entry, at))
+        uuid = _find(key, gpus, at)
+        if uuid in decoded:
+            raise InvalidValueError(at, key, "this GPU is there twice, under another name")
+        decoded[uuid] = _gpu_faults(Fields(entry, at))
     return Faults(nvml_down=down, nvml_slow=slow, gpus=MappingProxyType(decoded))
 
 

@@ -99,7 +99,7 @@ def load_profile(file: Path | Traversable) -> Product:
 
     :raises InvalidValueError: naming file and field.
     """
-    product = decode_product(load_yaml(read_text(file), str(file)), f"{file}:")
+    product = decode_product(load_yaml(read_text(file), str(file)), str(file))
     if f"{product.name}.yaml" != file.name:
         raise InvalidValueError(f"{file}: name", product.name, "must be the file's name without .yaml")
     return product
@@ -135,9 +135,9 @@ def _load_all(files: Iterable[Path] | Iterable[Traversable]) -> Mapping[str, Pro
 def decode_product(value: object, path: str) -> Product:
     """Decode a profile strictly. Pure.
 
-    :raises InvalidValueError: naming `path` and field.
+    :raises InvalidValueError: naming `path` (a file) and field.
     """
-    fields = Fields(value, path)
+    fields = Fields(value, path, separator=": ")
     links, wiring = _nvlink(fields.mapping("nvlink"))
     memory_mib = fields.integer("memory_mib", 1, _MAX_MIB)
     multiprocessors = fields.integer("multiprocessors", 1, _MAX_UNITS)

@@ -20,8 +20,8 @@ _MISSING = object()
 class Fields:
     """The fields of one mapping. Ask for each, then call `done`."""
 
-    def __init__(self, value: object, path: str) -> None:
-        """Start decoding.
+    def __init__(self, value: object, path: str, *, separator: str = ".") -> None:
+        """Start decoding; `separator` stands between `path` and a field, `: ` where `path` is a file.
 
         :raises InvalidValueError: `value` is no mapping with strings as keys.
         """
@@ -29,12 +29,12 @@ class Fields:
             raise InvalidValueError(path, value, "a mapping of field names to values")
         self._left = dict(value)
         self._known: list[str] = []
+        self._separator = separator
         self.path = path
 
     def at(self, key: str) -> str:
         """Return the path of a field."""
-        separator = " " if self.path.endswith(":") else "."
-        return f"{self.path}{separator}{key}" if self.path else key
+        return f"{self.path}{self._separator}{key}"
 
     def __contains__(self, key: str) -> bool:
         return key in self._left
