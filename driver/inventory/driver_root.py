@@ -1,0 +1,152 @@
+"""The driver root: where the host's NVIDIA driver is, as this process sees it (`/`, `/run/nvidia/driver`, …).
+
+Symbolic links are followed as if the driver root were `/`: a driver container's absolute links point into itself.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+LIBRARY = "libnvidia-ml.so.1"
+LIBRARY_STEM = "libnvidia-ml.so"
+_MAX_LINKS = 40  # as in the kernel: ELOOP
+
+LIBRARY_DIRECTORIES = (
+    "usr/lib64",  # Red Hat, SUSE, Amazon Linux, Flatcar
+    "usr/lib/x86_64-linux-gnu",  # Debian, Ubuntu
+    "usr/lib/aarch64-linux-gnu",
+    "lib64",  # GKE's driver root, /home/kubernetes/bin/nvidia
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "usr/lib",  # Arch
+    "lib",
+    "usr/local/nvidia/lib64",  # where the container toolkit and GKE mount the driver
+    "usr/local/nvidia/lib",
+    "usr/local/glibc/usr/lib",  # Talos
+    "run/opengl-driver/lib",  # NixOS
+    "usr/lib/wsl/lib",  # WSL
+)
+BINARY_DIRECTORIES = (
+    "usr/bin",
+    "usr/sbin",
+    "bin",
+    "sbin",
+    "usr/local/bin",
+    "usr/local/nvidia/bin",
+    "run/current-system/sw/bin",
+    "usr/lib/wsl/lib",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFile:
+    """A library file; equal ones are the same bytes. `identity` is device, inode, mtime in ns, size in bytes."""
+
+    path: Path
+    identity: tuple[int, int, int, int]
+
+
+class DriverRoot:
+    """Finds the driver's files below one directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def library(self) -> LibraryFile | None:
+        """Find `libnvidia-ml.so.1` of this process's architecture, whole; None if there is none (yet)."""
+        for directory in LIBRARY_DIRECTORIES:
+            path = resolve(self.path, f"{directory}/{LIBRARY}")
+            file = _loadable(path) if path else None
+            if file:
+                return file
+        return None
+
+    def nvidia_smi(self) -> Path | None:
+        """Find `nvidia-smi`, as a path of this process."""
+        for directory in BINARY_DIRECTORIES:
+            path = resolve(self.path, f"{directory}/nvidia-smi")
+            if path and path.is_file() and os.access(path, os.X_OK):
+                return path
+        return None
+
+    def watched(self) -> dict[Path, set[str]]:
+        """Return existing directories and the beginnings of names whose coming or going may matter.
+
+        Where a library directory is missing, that is the next name on the way to it, in its nearest existing ancestor.
+        """
+        result: dict[Path, set[str]] = {}
+        for directory in LIBRARY_DIRECTORIES:
+            where, prefix = self._nearest(directory)
+            result.setdefault(where, set()).add(prefix)
+        return result
+
+    def _nearest(self, directory: str) -> tuple[Path, str]:
+        parts = [*self.path.absolute().parts[1:], *directory.split("/")]
+        inside = len(parts) - len(directory.split("/"))
+        for count in range(len(parts), -1, -1):
+            if count >= inside:
+                existing = resolve(self.path, "/".join(parts[inside:count]))
+            else:
+                existing = Path("/", *parts[:count])
+            if existing and existing.is_dir():
+                return existing, parts[count] if count < len(parts) else LIBRARY_STEM
+        return Path("/"), parts[0]
+
+
+def resolve(root: Path, path: str) -> Path | None:
+    """Follow `path` as a process with the root directory `root` would; None if it loops or leads nowhere."""
+    pending = _parts(path)
+    done: list[str] = []
+    links = 0
+    while pending:
+        part = pending.pop()
+        if part == "..":
+            done = done[:-1]
+            continue
+        try:
+            target = os.readlink(root.joinpath(*done, part))  # noqa: PTH115 - Path.readlink is no shorter
+        except OSError:  # no link, or not there
+            done.append(part)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return None
+        done = [] if target.startswith("/") else done
+        pending += _parts(target)
+    result = root.joinpath(*done)
+    return result if result.exists() else None
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _loadable(path: Path) -> LibraryFile | None:
+    """Return the file if it is an ELF library of our architecture and whole: half a copy, once mapped, kills us."""
+    try:
+        with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            header = stream.read(64)
+    except OSError:
+        return None
+    if len(header) < 64 or header[:6] != _own_header()[:6] or header[18:20] != _own_header()[18:20]:
+        return None
+    if _sections_end(header) > status.st_size:
+        return None
+    return LibraryFile(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size))
+
+
+def _own_header() -> bytes:
+    with Path("/proc/self/exe").open("rb") as stream:
+        return stream.read(64)
+
+
+def _sections_end(header: bytes) -> int:
+    """Return where the section headers end, the last thing in a library file (ELF-64 layout)."""
+    order = "<" if header[5] == 1 else ">"
+    (offset,) = struct.unpack_from(f"{order}Q", header, 0x28)
+    size, count = struct.unpack_from(f"{order}HH", header, 0x3A)
+    return int(offset + size * count)

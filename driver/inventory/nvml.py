@@ -1,0 +1,99 @@
+"""The inventory of a real node: NVML through nvidia-ml-py, on one thread, below a driver root."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from driver.errors import InventoryError
+from driver.inventory.base import Changed, InventoryEvent, Reading
+from driver.inventory.driver_root import DriverRoot
+from driver.inventory.event_box import EventBox
+from driver.inventory.library_watch import LibraryWatch
+from driver.inventory.nvml_session import NvmlSession
+from driver.inventory.nvml_thread import NvmlThread
+from driver.inventory.sysfs import Sysfs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_CLOSE_LIMIT = 1.5  # seconds; the agent ends within 2
+
+
+class NvmlInventory:
+    """The GPUs that NVML knows. Nothing is loaded before the first read; at most one instance per process.
+
+    Times are in seconds. The first call after the library was opened may take `start_limit`, as the driver then sets up
+    each GPU; every other one `time_limit`. `recheck` is how often the library is looked for where inotify is blind.
+    """
+
+    fake = False
+
+    def __init__(
+        self,
+        driver_root: Path = Path("/"),
+        *,
+        sys_root: Path = Path("/sys"),
+        time_limit: float = 10.0,
+        start_limit: float = 60.0,
+        recheck: float = 30.0,
+    ) -> None:
+        root = DriverRoot(driver_root)
+        self._time_limit = time_limit
+        self._start_limit = max(start_limit, time_limit)
+        self._box = EventBox()
+        self._thread = NvmlThread(on_return=lambda: self._box.put(Changed(why="NVML answers again")))
+        self._session = NvmlSession(root, Sysfs(sys_root), self._box.put, listen_pause=recheck)
+        self._watch = LibraryWatch(root, recheck)
+
+    async def read(self) -> Reading:
+        """Observe all GPUs now.
+
+        :raises InventoryError: no library, NVML fails as a whole, or it does not answer in time.
+        """
+        return await self._call(self._session.read, "reading the GPUs")
+
+    async def use(self, job: Callable[[Any], T], what: str) -> T:
+        """Run `job(pynvml)` on the NVML thread; `what` for messages ('creating a GPU instance').
+
+        :raises InventoryError: as `read`. :raises pynvml.NVMLError: as the job does.
+        """
+        return await self._call(lambda: self._session.use(job), what)
+
+    async def events(self) -> AsyncIterator[InventoryEvent]:
+        """Yield XIDs and changes until closed. For one reader."""
+        watch = asyncio.create_task(self._watch.run(self._look), name="nvml-library-watch")
+        try:
+            while (event := await self._box.get()) is not None:
+                yield event
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Shut NVML down, if it answers; a stuck thread is left to the end of the process."""
+        self._box.close()
+        if self._session.is_open and not self._thread.stuck:
+            with contextlib.suppress(InventoryError):
+                await self._thread.call(self._session.close, limit=_CLOSE_LIMIT, what="shutting down")
+        self._thread.close()
+
+    async def _look(self) -> None:
+        try:
+            why = await self._call(self._session.check, "looking for the library")
+        except InventoryError as exc:
+            log.debug("%s", exc)
+            return
+        if why is not None:
+            log.info("%s", why)
+            self._box.put(Changed(why=why))
+
+    async def _call(self, job: Callable[[], T], what: str) -> T:
+        limit = self._time_limit if self._session.is_open else self._start_limit
+        return await self._thread.call(job, limit=limit, what=what)
