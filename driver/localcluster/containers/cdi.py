@@ -68,7 +68,7 @@ class Registry:
                 merged.append(spec.common)
                 seen.add(id(spec))
             merged.append(edits)
-        merged.nodes = {path: _filled(node) for path, node in merged.nodes.items()}
+        merged.nodes = {path: filled(node) for path, node in merged.nodes.items()}
         return merged
 
 
@@ -136,8 +136,11 @@ def _words(exc: Exception) -> str:
     return f"yaml: line {max(exc.problem_mark.line, 1)}: {exc.problem}"
 
 
-def _filled(node: dict[str, Any]) -> dict[str, Any]:
-    """Complete a device node from the host's, as far as the file does not say it all."""
+def filled(node: dict[str, Any]) -> dict[str, Any]:
+    """Complete a device node from the host's, as far as the file does not say it all.
+
+    :raises CdiError: the host has no such device, or another.
+    """
     if node.get("type") and (node.get("major") or node["type"] == "p"):
         return node
     host = node.get("hostPath") or node["path"]

@@ -1,0 +1,154 @@
+"""The container runtime: CDI resolution as containerd does it, then a process started by our init as runc does it.
+
+It outlives a kubelet's restart, as containerd does. There is no sandbox in the sense of security: containers keep each
+other and the host from being changed by accident, not from attack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import driver
+from driver.localcluster.containers import cdi
+from driver.localcluster.containers.errors import CdiError, ContainerError
+from driver.localcluster.containers.oci import ContainerRequest, configuration
+from driver.localcluster.containers.process import Container
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Mode: TypeAlias = Literal["root", "user", "plain"]
+
+_START_TIMEOUT = 30.0  # seconds for init and hooks
+_INIT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from driver.localcluster.containers import init; init.main"
+_PYTHON = (sys.executable, "-I", "-S", "-c", f"{_INIT}(sys.argv[1:])", str(Path(driver.__file__).parents[1]))
+
+
+class ContainerRuntime:
+    """Starts containers and keeps what it knows of them until they are removed.
+
+    `mode` is how containers get a root file system (see `init`); by default the best one that this machine allows.
+    """
+
+    def __init__(self, root: Path, *, cdi_dirs: Sequence[Path], mode: Mode | None = None) -> None:
+        self.cdi_dirs = tuple(cdi_dirs)
+        self.containers: dict[str, Container] = {}
+        self._root = root
+        self._mode = mode
+        self._probe = asyncio.Lock()
+
+    async def mode(self) -> Mode:
+        """Find out, once, what this machine allows."""
+        async with self._probe:
+            if self._mode is None:
+                self._mode = await self._best_mode()
+            return self._mode
+
+    async def start(self, request: ContainerRequest) -> Container:
+        """Start a container.
+
+        :raises ContainerError: with the words of containerd or runc.
+        """
+        name, mode = secrets.token_hex(8), await self.mode()
+        try:
+            edits = cdi.read(self.cdi_dirs).inject(request.cdi_devices)
+            edits.append({"deviceNodes": [cdi.filled(node) for node in request.devices]})
+        except CdiError as exc:
+            text = f'failed to generate container "{name}" spec: failed to generate spec: {exc}'
+            raise ContainerError(text, reason="CreateContainerError") from exc
+        bundle = self._root / name
+        (bundle / "fs").mkdir(parents=True)
+        config = configuration(request, edits, bundle / "fs" / "root")
+        (bundle / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        try:
+            process = await _launch(mode, bundle, name, request.log_path)
+        except ContainerError:
+            shutil.rmtree(bundle, ignore_errors=True)
+            raise
+        container = self.containers[name] = Container(name, request, process, bundle)
+        return container
+
+    def of_pod(self, pod_uid: str) -> list[Container]:
+        """Return the pod's containers, in the order of their start."""
+        return [container for container in self.containers.values() if container.request.pod_uid == pod_uid]
+
+    def remove(self, container: Container) -> None:
+        """Forget a container that has ended."""
+        self.containers.pop(container.id, None)
+        shutil.rmtree(container.bundle, ignore_errors=True)
+
+    async def aclose(self) -> None:
+        """Kill what still runs and remove everything."""
+        await asyncio.gather(*(container.stop(0) for container in self.containers.values() if container.running))
+        for container in list(self.containers.values()):
+            self.remove(container)
+
+    async def _best_mode(self) -> Mode:
+        candidates: list[Mode] = ["root", "user"] if os.geteuid() == 0 else ["user"]
+        for mode in candidates:
+            trial = ContainerRuntime(self._root / "probe", cdi_dirs=(), mode=mode)
+            with contextlib.suppress(ContainerError):
+                container = await trial.start(_trial(self._root))
+                worked = (await container.wait()).code == 0
+                await trial.aclose()
+                if worked:
+                    return mode
+        return "plain"
+
+
+def _trial(root: Path) -> ContainerRequest:
+    """Return a container that needs what a mounted `nvidia-smi` does."""
+    mount = {"source": "/bin/true", "destination": "/usr/bin/localcluster-probe", "options": ["ro", "bind"]}
+    return ContainerRequest(
+        pod_uid="", pod_name="probe", namespace="", name="probe", args=("localcluster-probe",), mounts=(mount,),
+        log_path=root / "probe.log",
+    )  # fmt: skip
+
+
+async def _launch(mode: Mode, bundle: Path, name: str, log_path: Path) -> subprocess.Popen[bytes]:
+    """Start init and wait until it has become the container's program.
+
+    :raises ContainerError: with init's words.
+    """
+    reader, writer = os.pipe()
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(  # noqa: ASYNC220, S603 (a spawn takes a millisecond; the program is our own)
+                [*_PYTHON, mode, str(bundle), name, str(writer)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[writer],
+                env={},
+                start_new_session=True,
+            )
+    finally:
+        os.close(writer)
+    text = await _read_all(reader, process)
+    if text:
+        process.wait()
+        raise ContainerError(text, reason="RunContainerError")
+    return process
+
+
+async def _read_all(handle: int, process: subprocess.Popen[bytes]) -> str:
+    loop, stream = asyncio.get_running_loop(), asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(handle, "rb"))
+    try:
+        async with asyncio.timeout(_START_TIMEOUT):
+            return (await stream.read()).decode(errors="replace")
+    except TimeoutError:
+        process.kill()
+        return f"context deadline exceeded: the container did not start within {_START_TIMEOUT:.0f} s"
+    finally:
+        transport.close()
