@@ -7,7 +7,7 @@ API server, a bug, or somebody with access to `resourceclaims/status` left there
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ class Result:
     device: str
     admin_access: bool = False
     share_id: str | None = None
-    consumed_capacity: Mapping[str, str] = MappingProxyType({})
+    consumed_capacity: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def main_request(self) -> str:
