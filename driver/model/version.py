@@ -34,7 +34,8 @@ def cuda_version(number: int) -> str:
 
 def _identifiers(text: str) -> str:
     """Return what semver allows of `text` as dot-separated identifiers."""
-    return ".".join(re.findall(r"[0-9A-Za-z-]+", text, re.ASCII))
+    found = (part.strip("-") for part in re.findall(r"[0-9A-Za-z-]+", text, re.ASCII))
+    return ".".join(filter(None, found))
 
 
 def _cut(core: str, sign: str, suffix: str) -> str:

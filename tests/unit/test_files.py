@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING
+
+import pytest
+
+from driver import files
+from driver.errors import StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_is_replaced_whole_with_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files.write_atomic(path, b"one")
+    files.write_atomic(path, b"two" * 100_000, mode=0o644)
+    assert path.read_bytes() == b"two" * 100_000
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_failed_write_leaves_the_old_file_and_no_temporary_one(tmp_path: Path, durable: bool) -> None:
+    target = tmp_path / "directory"
+    target.mkdir()
+    with pytest.raises(StorageError, match=f"cannot write {target}"):
+        files.write_atomic(target, b"x", durable=durable)
+    assert list(tmp_path.iterdir()) == [target]
+    with pytest.raises(StorageError, match="No such file"):
+        files.write_atomic(tmp_path / "missing" / "x", b"")
+
+
+def test_a_disk_that_takes_no_more_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files.write_atomic(path, b"old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StorageError, match="File too large"):
+            files.write_atomic(path, b"x" * 10_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_several_files_succeed_and_fail_alone(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    failed = files.write_all({tmp_path / "a": b"1", tmp_path / "b": b"2", tmp_path / "c": b"3"})
+    assert set(failed) == {tmp_path / "b"}
+    assert (tmp_path / "c").read_bytes() == b"3"
+    assert set(files.remove_all([tmp_path / "a", tmp_path / "b", tmp_path / "nothing"])) == {tmp_path / "b"}
+    assert not (tmp_path / "a").exists()
+
+
+def test_removing_says_whether_it_was_there(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert files.remove(tmp_path / "a")
+    assert not files.remove(tmp_path / "a")
+
+
+def test_sweep_removes_only_temporary_files(tmp_path: Path) -> None:
+    for name in (".a.json.12ab.tmp", "b.tmp", ".hidden"):
+        (tmp_path / name).touch()
+    assert files.sweep(tmp_path) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "b.tmp"]
+    assert files.sweep(tmp_path / "nowhere") == 0
