@@ -30,7 +30,12 @@ def make_quantity(text: str) -> pb.Quantity:
 
     :raises InvalidValueError: if `text` is none.
     """
-    return pb.Quantity(exact=str(quantity.parse(text)))
+    return quantity_of(quantity.parse(text))
+
+
+def quantity_of(value: Fraction) -> pb.Quantity:
+    """Return a CEL quantity of an exact value."""
+    return pb.Quantity(exact=str(value))
 
 
 def make_semver(text: str) -> pb.Semver:
