@@ -111,16 +111,17 @@ class Metrics:
         """Count a failed one."""
         self._publish_errors.labels(error_type).inc()
 
-    def inventory_read(self, *, healthy: int, unhealthy: int, problems: int) -> None:
-        """Set what the last reading saw."""
+    def inventory_read(self, *, healthy: int, unhealthy: int, problems: int, whole: bool) -> None:
+        """Set what the last reading saw; `whole` is false if it failed altogether."""
         self._gpus.labels("healthy").set(healthy)
         self._gpus.labels("unhealthy").set(unhealthy)
         self._problems.set(problems)
-        self._read_at.set(time.time())
+        if whole:
+            self._read_at.set(time.time())
 
     def xid(self, xid: int) -> None:
-        """Count an XID error."""
-        self._xids.labels(str(xid)).inc()
+        """Count an XID error. Garbage must not become a label each."""
+        self._xids.labels(str(xid) if 0 < xid < 1000 else "other").inc()
 
     def registered(self, value: bool) -> None:
         """Set whether the kubelet knows the driver."""
