@@ -112,6 +112,10 @@ class Subscription:
             await self._wake.wait()
         if self._error is not None:
             raise self._error
+        return self.pending()
+
+    def pending(self) -> list[tuple[str, Entry]]:
+        """Return the events that are there now, without waiting."""
         events = list(self._events)
         self._events.clear()
         return events

@@ -53,6 +53,7 @@ def field_terms(resource: Resource, selector: str) -> tuple[tuple[str, bool, str
         if match is None:
             raise bad_request(f"invalid selector: '{text}'; can't understand '{text}'")
         path, operator, value = match.groups()
+        path = path.replace("regarding.", "involvedObject.", 1)  # as events.k8s.io calls it
         if path not in allowed:
             raise bad_request(f'field label not supported: "{path}" (supported: {", ".join(sorted(allowed))})')
         terms.append((path, operator != "!=", re.sub(r"\\([,=\\])", r"\1", value)))

@@ -1,0 +1,36 @@
+"""The objects that every cluster has from the start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from driver.localcluster.apiserver.store import Store
+
+_NAMESPACES: Final = ("default", "kube-node-lease", "kube-public", "kube-system")
+_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+
+def bootstrap(store: Store) -> None:
+    """Create them; those that are there already stay."""
+    for name in _NAMESPACES:
+        if store.find("namespaces", name) is None:
+            store.create("namespaces", {"metadata": {"name": name}})
+    for name, value in _PRIORITIES.items():
+        if store.find("priorityclasses", name) is None:
+            store.create("priorityclasses", {"metadata": {"name": name}, "value": value})
+    if store.find("clusterroles", "cluster-admin") is None:
+        _administrators(store)
+
+
+def _administrators(store: Store) -> None:
+    everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+    store.create("clusterroles", {"metadata": {"name": "cluster-admin"}, "rules": [everything]})
+    store.create(
+        "clusterrolebindings",
+        {
+            "metadata": {"name": "cluster-admin"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:masters"}],
+        },
+    )

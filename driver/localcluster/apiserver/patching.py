@@ -1,0 +1,93 @@
+"""The PATCH verb: which patch, applied to the object in the version that the client speaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from driver.localcluster.apiserver import errors
+from driver.localcluster.apiserver.apply import Applied, apply_configuration
+from driver.localcluster.apiserver.codec import decode, shown
+from driver.localcluster.apiserver.objects import clone, metadata
+from driver.localcluster.apiserver.patch import json_patch, merge_patch
+from driver.localcluster.apiserver.strategic import strategic_patch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from driver.localcluster.apiserver.objects import Object
+    from driver.localcluster.apiserver.registry import Target
+    from driver.localcluster.apiserver.store import Store
+
+_MERGE: Final = "application/merge-patch+json"
+_STRATEGIC: Final = "application/strategic-merge-patch+json"
+_JSON: Final = "application/json-patch+json"
+_APPLY: Final = "application/apply-patch+yaml"
+PATCH_TYPES: Final = (_JSON, _MERGE, _STRATEGIC, _APPLY)
+"""The content types of patches."""
+
+
+def apply_patch(
+    store: Store, target: Target, content_type: str, patch: Any, options: Mapping[str, str], *, dry_run: bool
+) -> tuple[Object, bool, list[str]]:
+    """Patch the target; return it as stored, whether it is new (only by apply), and warnings.
+
+    :raises StatusError: as `Store.update` and `Store.create`, and for a patch that can't be applied.
+    """
+    if content_type == _APPLY:
+        return _apply(store, target, patch, options, dry_run=dry_run)
+    warnings: list[str] = []
+
+    def change(old: Object) -> Object:
+        before = shown(target.served, old)
+        after = _patched(target, content_type, before, patch)
+        stored, found = decode(target.served, after, options.get("fieldValidation") or "Warn")
+        warnings.extend(found)
+        return stored
+
+    plural = target.served.resource.plural
+    obj = store.modify(plural, target.name, target.namespace, change, subresource=target.subresource, dry_run=dry_run)
+    return obj, False, warnings
+
+
+def _patched(target: Target, content_type: str, before: Object, patch: Any) -> Any:
+    if content_type == _JSON:
+        return json_patch(before, patch)
+    if not isinstance(patch, dict):
+        raise errors.bad_request("the patch is not an object")
+    if content_type == _MERGE:
+        return merge_patch(before, patch)
+    return strategic_patch(target.served.api_version, target.served.resource.kind, before, patch)
+
+
+def _apply(
+    store: Store, target: Target, config: Any, options: Mapping[str, str], *, dry_run: bool
+) -> tuple[Object, bool, list[str]]:
+    manager = options.get("fieldManager", "")
+    if not manager:
+        raise errors.bad_request(
+            "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
+        )
+    checked, warnings = decode(target.served, config, options.get("fieldValidation") or "Warn")
+    meta = checked.setdefault("metadata", {})
+    if meta.setdefault("name", target.name) != target.name:
+        raise errors.bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL ({target.name})"
+        )
+    if metadata(checked).get("managedFields"):
+        raise errors.bad_request("metadata.managedFields must be nil")
+    applied = Applied(
+        config=shown(target.served, checked),
+        manager=manager,
+        subresource=target.subresource,
+        force=options.get("force") in ("1", "true"),
+        now=store.now(),
+    )
+    plural = target.served.resource.plural
+    old = store.find(plural, target.name, target.namespace)
+    before = clone(shown(target.served, old)) if old is not None else {}
+    after, _ = decode(target.served, apply_configuration(target.served, before, applied), "Ignore")
+    if old is None:
+        if target.subresource:
+            raise errors.not_found(target.served.resource, target.name)
+        return store.create(plural, after, target.namespace or None, dry_run=dry_run), True, warnings
+    return store.update(plural, after, subresource=target.subresource, dry_run=dry_run), False, warnings

@@ -1,0 +1,217 @@
+"""The verbs on resources: from a request to the store and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any
+
+from driver.localcluster.apiserver import answers, errors
+from driver.localcluster.apiserver.codec import decode, encoded, parse, shown, to_json
+from driver.localcluster.apiserver.objects import Object, metadata, name_of
+from driver.localcluster.apiserver.patching import PATCH_TYPES, apply_patch
+from driver.localcluster.apiserver.streams import watch
+from driver.localcluster.apiserver.table import as_table, partial, wants
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from aiohttp import web
+
+    from driver.localcluster.apiserver.identity import User
+    from driver.localcluster.apiserver.journal import Entry
+    from driver.localcluster.apiserver.registry import Served, Target
+    from driver.localcluster.apiserver.store import Store
+    from driver.localcluster.apiserver.subresources import Subresources
+
+
+class Verbs:
+    """Answers requests that name a resource."""
+
+    def __init__(self, store: Store, subresources: Subresources) -> None:
+        self._store = store
+        self._subresources = subresources
+        self._verbs: Mapping[str, Callable[[web.BaseRequest, Target], Awaitable[web.StreamResponse]]] = {
+            "get": self._get,
+            "list": self._list,
+            "watch": self._watch,
+            "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
+            "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }
+
+    async def answer(self, request: web.BaseRequest, verb: str, target: Target, user: User) -> web.StreamResponse:
+        """Answer one request.
+
+        :raises StatusError: for every refusal.
+        """
+        if target.subresource not in ("", "status", "finalize"):
+            return await self._subresources.answer(request, verb, target)
+        return await self._verbs[verb](request, target)
+
+    async def _get(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        entry = self._store.entry(target.served.resource.plural, target.name, target.namespace)
+        view = wants(request.headers.get("Accept", ""))
+        if view:
+            return answers.json_answer(_viewed(view, target.served, [entry.body], single=True))
+        return answers.raw(encoded(target.served, entry))
+
+    async def _list(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        served, query = target.served, request.query
+        entries = self._entries(request, target)
+        entries, meta = _page(entries, query, self._store.revision)
+        view = wants(request.headers.get("Accept", ""))
+        if view:
+            return answers.json_answer(_viewed(view, served, [entry.body for entry in entries], meta=meta))
+        head = {"kind": served.resource.list_kind, "apiVersion": served.api_version, "metadata": meta}
+        items = b",".join(encoded(served, entry) for entry in entries)
+        return answers.raw(to_json(head)[:-1] + b',"items":[' + items + b"]}")
+
+    def _entries(self, request: web.BaseRequest, target: Target) -> list[Entry]:
+        plural, query = target.served.resource.plural, request.query
+        fields, labels = query.get("fieldSelector", ""), query.get("labelSelector", "")
+        return self._store.entries(plural, self._store.interest(plural, target.namespace, fields, labels))
+
+    async def _watch(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        return await watch(self._store, request, target)
+
+    async def _create(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        body = parse(await request.read(), request.headers.get("Content-Type", ""))
+        obj, warnings = decode(target.served, body, _field_validation(request))
+        created = self._store.create(
+            target.served.resource.plural, obj, target.namespace or None, dry_run=_dry_run(request)
+        )
+        return self._written(target.served, created, status=201, warnings=warnings)
+
+    async def _update(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        body = parse(await request.read(), request.headers.get("Content-Type", ""))
+        obj, warnings = decode(target.served, body, _field_validation(request))
+        _check_place(obj, target)
+        updated = self._store.update(
+            target.served.resource.plural, obj, subresource=target.subresource, dry_run=_dry_run(request)
+        )
+        return self._written(target.served, updated, warnings=warnings)
+
+    async def _patch(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        content_type = request.headers.get("Content-Type", "").split(";")[0].strip()
+        if content_type not in PATCH_TYPES:
+            raise errors.unsupported_media_type(content_type, PATCH_TYPES)
+        patch = parse(await request.read(), content_type, others=PATCH_TYPES)
+        options = dict(request.query)
+        patched, created, warnings = apply_patch(
+            self._store, target, content_type, patch, options, dry_run=_dry_run(request)
+        )
+        return self._written(target.served, patched, status=201 if created else 200, warnings=warnings)
+
+    def _written(
+        self, served: Served, obj: Object, *, status: int = 200, warnings: list[str] | None = None
+    ) -> web.StreamResponse:
+        return answers.raw(to_json(shown(served, obj)), status=status, warnings=warnings or ())
+
+    async def _delete(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        options = await _delete_options(request)
+        obj = self._delete_one(target.served, target.name, target.namespace, options)
+        if metadata(obj).get("deletionTimestamp") or target.served.resource.plural == "pods":
+            return self._written(target.served, obj)
+        return answers.success(target.served, target.name, metadata(obj)["uid"])
+
+    def _delete_one(self, served: Served, name: str, namespace: str, options: Mapping[str, Any]) -> Object:
+        conditions = options.get("preconditions") or {}
+        return self._store.delete(
+            served.resource.plural,
+            name,
+            namespace,
+            uid=conditions.get("uid"),
+            resource_version=conditions.get("resourceVersion"),
+            propagation=options.get("propagationPolicy"),
+            grace_seconds=options.get("gracePeriodSeconds"),
+            dry_run=bool(options.get("dryRun")),
+        )
+
+    async def _delete_collection(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+        options = await _delete_options(request)
+        entries = self._entries(request, target)
+        for entry in entries:
+            self._delete_one(target.served, name_of(entry.body), metadata(entry.body).get("namespace", ""), options)
+        head = {"kind": target.served.resource.list_kind, "apiVersion": target.served.api_version}
+        items = [shown(target.served, entry.body) for entry in entries]
+        return answers.json_answer({**head, "metadata": {"resourceVersion": str(self._store.revision)}, "items": items})
+
+
+def _viewed(
+    view: str, served: Served, objects: list[Object], *, meta: Object | None = None, single: bool = False
+) -> Object:
+    if view == "Table":
+        return as_table(served, objects, meta or {})
+    return partial(served, objects, meta, single=single)
+
+
+def _page(entries: list[Entry], query: Mapping[str, str], revision: int) -> tuple[list[Entry], Object]:
+    """Cut a list at `limit` and begin it after `continue`."""
+    meta: Object = {"resourceVersion": str(revision)}
+    if token := query.get("continue"):
+        after = _after(token)
+        entries = [entry for entry in entries if _place(entry) > after]
+    text = query.get("limit", "0") or "0"
+    if not text.isdecimal():
+        raise errors.bad_request(f'limit: invalid value "{text}": a whole number')
+    limit = int(text)
+    if 0 < limit < len(entries):
+        last = json.dumps(_place(entries[limit - 1])).encode()
+        meta["continue"] = base64.urlsafe_b64encode(last).decode()
+        meta["remainingItemCount"] = len(entries) - limit
+        entries = entries[:limit]
+    return entries, meta
+
+
+def _place(entry: Entry) -> list[str]:
+    meta = metadata(entry.body)
+    return [meta.get("namespace", ""), meta["name"]]
+
+
+def _after(token: str) -> list[str]:
+    try:
+        place = json.loads(base64.urlsafe_b64decode(token))
+        return [str(place[0]), str(place[1])]
+    except (ValueError, IndexError, KeyError, TypeError) as exc:
+        raise errors.bad_request(f"continue key is not valid: {token}") from exc
+
+
+def _dry_run(request: web.BaseRequest) -> bool:
+    given = request.query.get("dryRun", "")
+    if given not in ("", "All"):
+        raise errors.bad_request(f'dryRun: Unsupported value: "{given}": supported values: "All"')
+    return given == "All"
+
+
+def _field_validation(request: web.BaseRequest) -> str:
+    return str(request.query.get("fieldValidation") or "Warn")
+
+
+def _check_place(obj: Object, target: Target) -> None:
+    meta = obj.setdefault("metadata", {})
+    if meta.setdefault("name", target.name) != target.name:
+        raise errors.bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL ({target.name})"
+        )
+    if target.namespace and meta.setdefault("namespace", target.namespace) != target.namespace:
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
+
+
+async def _delete_options(request: web.BaseRequest) -> Object:
+    raw = await request.read()
+    options = parse(raw, request.headers.get("Content-Type", "")) if raw else {}
+    if not isinstance(options, dict):
+        raise errors.bad_request("the request's body is not DeleteOptions")
+    query = request.query
+    if "gracePeriodSeconds" in query:
+        options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
+    if "propagationPolicy" in query:
+        options["propagationPolicy"] = query["propagationPolicy"]
+    if _dry_run(request):
+        options["dryRun"] = ["All"]
+    return options
