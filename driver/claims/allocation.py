@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from driver.config.parameters import OpaqueConfig
 from driver.errors import ClaimRefusedError, InvalidValueError
 from driver.model import names
 
@@ -48,16 +49,6 @@ class Result:
     def main_request(self) -> str:
         """The request's name without the subrequest: what the kubelet matches containers by."""
         return self.request.partition("/")[0]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpaqueConfig:
-    """Parameters for this driver, in the order of the claim: class configs first; the later wins."""
-
-    path: str
-    from_class: bool
-    requests: tuple[str, ...]
-    parameters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

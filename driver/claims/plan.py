@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driver.claims.holding import Holding, holding_of
+from driver.config.parameters import TimeSlicing
+from driver.config.precedence import effective
 from driver.errors import ClaimRefusedError, DeviceHeldError
 from driver.model import names
+from driver.model.device import FullGpu
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from driver.claims.allocation import Allocation, OpaqueConfig, Result
+    from driver.claims.allocation import Allocation, Result
     from driver.model.device import Device
     from driver.model.snapshot import Snapshot
 
@@ -48,11 +51,11 @@ def make_plan(
     """Resolve and check every result; `held` is what the other claims (by UID) hold.
 
     :raises ClaimRefusedError: a result can't be prepared on this node, or a setting is refused.
+    :raises InvalidValueError: parameters are malformed.
     :raises DeviceHeldError: another claim holds a device.
     """
-    for config in allocation.configs:
-        _check_parameters(config)
     devices = tuple(_resolve(result, snapshot, pool, node) for result in allocation.results)
+    _check_parameters(allocation, devices)
     _check_within(devices, allocation)
     for planned in devices:
         _check_free(planned.holding, held)
@@ -99,16 +102,11 @@ def _check_free(wanted: Holding, held: Mapping[str, Iterable[Holding]]) -> None:
                 raise DeviceHeldError(wanted.device, other.device, uid)
 
 
-def _check_parameters(config: OpaqueConfig) -> None:
-    version, kind = config.parameters.get("apiVersion"), config.parameters.get("kind")
-    if version != names.PARAMETERS_API_VERSION or kind not in {"GpuConfig", "MigDeviceConfig"}:
-        raise ClaimRefusedError(
-            f"{config.path}: apiVersion {version!r}, kind {kind!r} is not known: "
-            f"use {names.PARAMETERS_API_VERSION} with kind GpuConfig or MigDeviceConfig"
-        )
-    further = sorted(set(config.parameters) - {"apiVersion", "kind"})
-    if further:
-        raise ClaimRefusedError(
-            f"{config.path}.{further[0]}: this driver does not share or reconfigure GPUs yet: "
-            f"remove {', '.join(further)} from the claim's or the class's parameters"
-        )
+def _check_parameters(allocation: Allocation, devices: tuple[PlannedDevice, ...]) -> None:
+    kinds = {one.result.request: "gpu" if isinstance(one.device, FullGpu) else "mig" for one in devices}
+    for request, config in effective(allocation.configs, kinds).items():
+        if config.sharing is not None and config.sharing != TimeSlicing():  # on a MIG device it has no effect
+            raise ClaimRefusedError(
+                f"claim {allocation.claim} asks for sharing settings for request {request}: this driver does not "
+                "change GPUs yet; remove `sharing` from the claim's and the class's parameters"
+            )

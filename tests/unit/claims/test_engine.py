@@ -189,13 +189,20 @@ async def test_one_device_twice_in_a_claim_is_refused(harness: Harness) -> None:
     assert harness.node.leftovers() == []
 
 
-async def test_parameters_that_are_not_served_are_refused_with_their_path(harness: Harness) -> None:
-    opaque = {
-        "driver": "gpu.nvidia.com",
-        "parameters": {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {}},
-    }
+async def test_malformed_parameters_are_refused_with_their_path(harness: Harness) -> None:
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {}}
+    opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
     harness.claims.add(claim(1, result("gpu-0"), config=[{"source": "FromClaim", "opaque": opaque}]))
-    assert "status.allocation.devices.config[0].opaque.parameters.sharing" in str(await harness.prepare(1))
+    assert "status.allocation.devices.config[0].opaque.parameters.sharing.strategy" in str(await harness.prepare(1))
+
+
+async def test_settings_that_are_not_served_are_refused_not_ignored(harness: Harness) -> None:
+    sharing = {"strategy": "TimeSlicing"}
+    parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
+    opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
+    harness.claims.add(claim(1, result("gpu-0"), config=[{"source": "FromClaim", "opaque": opaque}]))
+    assert "does not change GPUs yet" in str(await harness.prepare(1))
+    assert harness.node.leftovers() == []
 
 
 async def test_parameters_without_settings_are_accepted(harness: Harness) -> None:
