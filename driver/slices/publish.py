@@ -153,7 +153,7 @@ class SlicePublisher:
         self._losses = losses
 
     async def _know_server(self) -> None:
-        """Learn what the API server can store, whenever it may be another: a newer release may have what was missing."""
+        """Learn what the API server can store, whenever it may be another one than before."""
         lists = self._mirror.lists
         if self._lists == lists or not (self._options.partitions or self._off):
             return
