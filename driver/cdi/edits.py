@@ -66,15 +66,15 @@ class NvidiaEdits:
         driver_root: Path = Path("/"),
         dev_root: Path | None = None,
         *,
-        host_driver_root: str | None = None,
-        host_dev_root: str | None = None,
+        host_driver_root: Path | None = None,
+        host_dev_root: Path | None = None,
         proc_root: Path = Path("/proc"),
         sys_root: Path = Path("/sys"),
-        hook: str | None = None,
+        hook: Path | None = None,
         stat_node: Callable[[Path], os.stat_result] = os.stat,
     ) -> None:
         self._root = Root(driver_root, host_driver_root)
-        dev = self._root if dev_root is None else Root(dev_root, host_dev_root)
+        dev = Root(dev_root or driver_root, host_dev_root or (host_driver_root if dev_root is None else None))
         self._nodes = DeviceNodes(dev, proc_root, sys_root, stat_node=stat_node)
         self._proc = proc_root
         self._hook = hook

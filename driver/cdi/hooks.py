@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driver.cdi.spec import Hook
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from driver.cdi.libraries import DriverFiles
     from driver.cdi.root import Root
@@ -54,11 +54,11 @@ class HookProgram:
             return False
 
 
-def find_program(root: Root, configured: str | None = None) -> HookProgram | None:
+def find_program(root: Root, configured: Path | None = None) -> HookProgram | None:
     """Find the program: at the `configured` path of the host, else under the driver root; None if there is none."""
     if configured:
-        seen = root.seen_path(configured) if not root.host else Path(configured)
-        return HookProgram(host_path=configured, seen=seen if seen.is_file() else None)
+        seen = configured if root.host else root.seen_path(str(configured))
+        return HookProgram(host_path=str(configured), seen=seen if seen.is_file() else None)
     for name in _NAMES:
         for folder in _FOLDERS:
             resolved = root.resolve(f"{folder}/{name}")

@@ -19,9 +19,9 @@ _MAX_LINKS = 40  # as the kernel
 class Root:
     """A root directory. Paths inside it are written with a leading `/`, as a process in it would."""
 
-    def __init__(self, seen: Path, host: str | None = None) -> None:
+    def __init__(self, seen: Path, host: Path | None = None) -> None:
         self.seen = seen
-        self.host = (str(seen) if host is None else host).rstrip("/")
+        self.host = str(host or seen).rstrip("/")
 
     def __str__(self) -> str:
         return self.host or "/"

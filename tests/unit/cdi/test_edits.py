@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from driver.cdi.edits import NvidiaEdits
@@ -18,7 +20,7 @@ def node(tmp_path):
 
 
 def edits(node, **kwargs) -> NvidiaEdits:
-    kwargs.setdefault("host_driver_root", "/run/nvidia/driver")
+    kwargs.setdefault("host_driver_root", Path("/run/nvidia/driver"))
     return NvidiaEdits(node.root, proc_root=node.proc, sys_root=node.sys, **kwargs)
 
 
@@ -51,7 +53,7 @@ def test_without_a_toolkit_the_libraries_come_under_their_further_names_too(node
 def test_nodes_may_be_under_another_root(node, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
-    source = edits(node, dev_root=other, host_dev_root="/")
+    source = edits(node, dev_root=other, host_dev_root=Path("/"))
     with pytest.raises(DeviceNotReadyError, match=r"node /dev/nvidiactl is not there"):
         source.common()
     (node.root / "dev").rename(other / "dev")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from driver.cdi.hooks import HookProgram, find_program, hooks_for
@@ -15,7 +17,7 @@ def node(tmp_path):
     return DriverRoot(tmp_path).install()
 
 
-def hooks(node, host="/"):
+def hooks(node, host=Path("/")):
     root = Root(node.root, host)
     program = find_program(root)
     assert program is not None
@@ -44,7 +46,7 @@ def test_all_hooks(node):
 
 def test_the_toolkits_own_program_has_them_below_hook(node):
     node.file("usr/local/nvidia/toolkit/nvidia-ctk", ALL)
-    hook = hooks(node, "/run/nvidia/driver")[1]
+    hook = hooks(node, Path("/run/nvidia/driver"))[1]
     assert hook.path == "/run/nvidia/driver/usr/local/nvidia/toolkit/nvidia-ctk"
     assert hook.args == ("nvidia-ctk", "hook", "enable-cuda-compat", f"--host-driver-version={VERSION}")
 
@@ -66,19 +68,19 @@ def test_the_graphics_library_gets_its_further_name(node):
 
 
 def test_no_program(node):
-    assert find_program(Root(node.root, "/")) is None
+    assert find_program(Root(node.root, Path("/"))) is None
 
 
 def test_a_configured_program_is_taken_as_it_is_where_it_cannot_be_seen(node):
     node.file("usr/bin/nvidia-cdi-hook", ALL)
-    program = find_program(Root(node.root, "/run/nvidia/driver"), "/opt/toolkit/nvidia-cdi-hook")
+    program = find_program(Root(node.root, Path("/run/nvidia/driver")), Path("/opt/toolkit/nvidia-cdi-hook"))
     assert program == HookProgram(host_path="/opt/toolkit/nvidia-cdi-hook", seen=None)
     assert program.knows("anything")
 
 
 def test_a_configured_program_is_looked_into_where_the_hosts_root_is_seen(node):
     node.file("opt/toolkit/nvidia-cdi-hook", b"update-ldcache")
-    program = find_program(Root(node.root, "/"), "/opt/toolkit/nvidia-cdi-hook")
+    program = find_program(Root(node.root, Path("/")), Path("/opt/toolkit/nvidia-cdi-hook"))
     assert program is not None
     assert program.knows("update-ldcache")
     assert not program.knows("create-symlinks")

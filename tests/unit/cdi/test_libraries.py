@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from driver.cdi.libraries import find_driver_files, loaded_version
@@ -13,7 +15,7 @@ def node(tmp_path):
     return DriverRoot(tmp_path)
 
 
-def find(node, loaded=VERSION, host="/run/nvidia/driver"):
+def find(node, loaded=VERSION, host=Path("/run/nvidia/driver")):
     return find_driver_files(Root(node.root, host), loaded, machine="x86_64")
 
 

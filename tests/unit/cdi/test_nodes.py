@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,7 @@ def node(tmp_path):
 
 
 def nodes(node, **kwargs) -> DeviceNodes:
-    return DeviceNodes(Root(node.root, "/host"), node.proc, node.sys, **kwargs)
+    return DeviceNodes(Root(node.root, Path("/host")), node.proc, node.sys, **kwargs)
 
 
 def test_a_node_in_full(node):

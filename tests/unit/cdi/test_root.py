@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from driver.cdi.root import Root
@@ -15,7 +17,7 @@ def root(tmp_path):
     (tmp_path / "usr/lib/name").symlink_to("./real")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "broken").symlink_to("nowhere")
-    return Root(tmp_path, "/run/driver/")
+    return Root(tmp_path, Path("/run/driver/"))
 
 
 @pytest.mark.parametrize(
@@ -39,9 +41,9 @@ def test_links_are_followed_within_the_root(root, inside, resolved):
 
 def test_the_host_names_paths_its_own_way(root, tmp_path):
     assert root.host_path("/usr/lib") == "/run/driver/usr/lib"
-    assert Root(tmp_path, "/").host_path("/usr/lib") == "/usr/lib"
+    assert Root(tmp_path, Path("/")).host_path("/usr/lib") == "/usr/lib"
     assert Root(tmp_path).host_path("/usr/lib") == f"{tmp_path}/usr/lib"
-    assert str(Root(tmp_path, "/")) == "/"
+    assert str(Root(tmp_path, Path("/"))) == "/"
 
 
 def test_names_are_sorted_and_none_where_nothing_is(root):
