@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Endpoints:
     """Serves on `host`:`port` (port 0: any free one).
 
-    `checks` say what is missing, by name, or an empty string; `metrics` returns Prometheus' text format.
+    An empty host means all addresses. `missing` says what is missing, by part; `metrics` is Prometheus' text format.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class Endpoints:
         *,
         host: str,
         port: int,
-        checks: Mapping[str, Callable[[], str]],
+        missing: Callable[[], Mapping[str, str]],
         metrics: Callable[[], bytes],
     ) -> None:
         self._host = host
         self._port = port
-        self._checks = dict(checks)
+        self._missing = missing
         self._metrics = metrics
         self._runner: web.ServerRunner | None = None
 
@@ -49,7 +49,7 @@ class Endpoints:
 
         self._runner = web.ServerRunner(web.Server(self._answer, access_log=None), shutdown_timeout=0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port)
+        site = web.TCPSite(self._runner, self._host or None, self._port)
         try:
             await site.start()
         except (OSError, OverflowError) as exc:
@@ -57,7 +57,7 @@ class Endpoints:
             raise ServeError(
                 f"cannot serve health and metrics on {self._host}:{self._port}: {_reason(exc)}; choose another address"
             ) from exc
-        log.info("serving health and metrics on %s:%d", self._host, self.port)
+        log.info("serving health and metrics on %s:%d", self._host or "*", self.port)
 
     @property
     def port(self) -> int:
@@ -70,11 +70,6 @@ class Endpoints:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-
-    def missing(self) -> dict[str, str]:
-        """Return what is missing, by check."""
-        found = {name: check() for name, check in self._checks.items()}
-        return {name: why for name, why in found.items() if why}
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         from aiohttp import web
@@ -93,7 +88,7 @@ class Endpoints:
     def _readiness(self) -> web.Response:
         from aiohttp import web
 
-        missing = self.missing()
+        missing = dict(self._missing())
         body: dict[str, Any] = {"ready": not missing, "missing": missing}
         return web.json_response(body, status=503 if missing else 200, dumps=lambda value: json.dumps(value) + "\n")
 

@@ -6,6 +6,7 @@ knows prometheus-client or a label's name.
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -94,14 +95,12 @@ class Metrics:
         """Count a claim that was refused or failed."""
         self._errors[operation].labels(names.DRIVER, error_type).inc()
 
-    def prepared_devices(self, counts: Mapping[str, int]) -> None:
-        """Set how many devices are prepared, by type (`gpu`, `mig`)."""
+    def count_records(self, quarantined: Callable[[], int], prepared: Callable[[], Mapping[str, int]]) -> None:
+        """Ask at each scrape how many records are in quarantine, and how many devices of each type are held."""
+        self._quarantined.set_function(quarantined)
         for device_type in ("gpu", "mig"):
-            self._prepared.labels(self._node, names.DRIVER, device_type).set(counts.get(device_type, 0))
-
-    def quarantined(self, count: int) -> None:
-        """Set how many claim records are in quarantine."""
-        self._quarantined.set(count)
+            count = functools.partial(_count, prepared, device_type)
+            self._prepared.labels(self._node, names.DRIVER, device_type).set_function(count)
 
     def slice_written(self, verb: str) -> None:
         """Count a write to the API server."""
@@ -127,10 +126,10 @@ class Metrics:
         """Set whether the kubelet knows the driver."""
         self._registered.set(value)
 
-    def observe(self, name: str, documentation: str, function: Callable[[], float]) -> None:
-        """Add a gauge whose value is asked for at each scrape."""
-        Gauge(name, documentation, registry=self.registry).set_function(function)
-
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+def _count(counts: Callable[[], Mapping[str, int]], key: str) -> float:
+    return counts().get(key, 0)

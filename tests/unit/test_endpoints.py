@@ -19,8 +19,7 @@ MISSING: dict[str, str] = {}
 @pytest.fixture
 async def endpoints() -> AsyncIterator[Endpoints]:
     MISSING.clear()
-    checks = {name: lambda name=name: MISSING.get(name, "") for name in ("inventory", "kubelet")}
-    made = Endpoints(host="127.0.0.1", port=0, checks=checks, metrics=Metrics("node1").exposition)
+    made = Endpoints(host="127.0.0.1", port=0, missing=lambda: MISSING, metrics=Metrics("node1").exposition)
     await made.start()
     yield made
     await made.stop()
@@ -66,7 +65,7 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        second = Endpoints(host="127.0.0.1", port=port, checks={}, metrics=bytes)
+        second = Endpoints(host="127.0.0.1", port=port, missing=dict, metrics=bytes)
         with pytest.raises(ServeError, match=rf"on 127.0.0.1:{port}: .*in use"):
             await second.start()
 
@@ -74,7 +73,7 @@ async def test_a_port_in_use_is_a_clear_error() -> None:
 @pytest.mark.parametrize("host", ["203.0.113.1", "no such host"])
 async def test_an_address_that_is_not_ours_is_a_clear_error(host: str) -> None:
     with pytest.raises(ServeError, match="choose another address"):
-        await Endpoints(host=host, port=0, checks={}, metrics=bytes).start()
+        await Endpoints(host=host, port=0, missing=dict, metrics=bytes).start()
 
 
 async def test_stop_frees_the_port(endpoints: Endpoints) -> None:

@@ -1,0 +1,313 @@
+"""The composition root: the parts of one node's agent, how they are wired, and their life as one process.
+
+What can't be survived (a socket that can't be served, a state directory that can't be used, a bug in a background
+task) ends the process with one line that says why. Everything else is a part's own business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import driver
+from driver import logs
+from driver.cdi.store import CdiStore
+from driver.claims.engine import ClaimEngine
+from driver.claims.state import ClaimState
+from driver.claims.store import RecordStore
+from driver.endpoints import Endpoints
+from driver.errors import DriverError, SettingsError
+from driver.kube.client import KubeClient
+from driver.kube.events import EventSink
+from driver.kube.resources import ResourceApi
+from driver.kubelet.gate import GatedClaims
+from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
+from driver.kubelet.pod_resources import PodResources
+from driver.metrics import Metrics
+from driver.monitor import Monitor
+from driver.settings import Settings, describe
+from driver.slices.build import BuildOptions
+from driver.slices.publish import SlicePublisher
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from driver.cdi.edits import EditsSource
+    from driver.claims.store import Quarantined
+    from driver.inventory.base import Inventory
+    from driver.model.snapshot import DriverVersions
+
+log = logging.getLogger(__name__)
+
+FAILED, MISCONFIGURED = 1, 2
+"""Exit statuses besides 0."""
+
+_FIRST_RECONCILE, _LONGEST_RECONCILE = 60.0, 600.0  # seconds between looks for records whose claims are gone
+_LAST_STEPS = 0.4  # seconds for closing connections
+
+
+class Agent:
+    """All parts of the agent on one node. Making it does no I/O beyond reading credentials and the boot id."""
+
+    def __init__(self, settings: Settings) -> None:
+        node = settings.node_name
+        self._settings = settings
+        self._metrics = Metrics(node)
+        self._client = _client(settings)
+        api = ResourceApi(self._client)
+        self._events = EventSink(self._client, node)
+        self._inventory = _inventory(settings)
+        self._monitor = Monitor(
+            self._inventory, tell=self._events, observer=self._metrics, resync=settings.resync_interval
+        )
+        self._publisher = SlicePublisher(
+            self._client, api, BuildOptions(node_name=node), events=self._events, metrics=self._metrics
+        )
+        self._store = RecordStore(settings.state / "claims", self._quarantined)
+        self._pods = PodResources(settings.pod_resources_socket)
+        self._engine = ClaimEngine(state=self._claim_state(), claims=api, used_claims=self._used_claims)
+        self._plugin = KubeletPlugin(
+            KubeletPaths(plugins=settings.plugins_dir, registry=settings.registry_dir, pod_uid=settings.pod_uid),
+            GatedClaims(self._engine, self._monitor.ready),
+            self._metrics,
+            warn=lambda reason, message: self._events.emit(reason, message, warning=True),
+        )
+        self._endpoints = self._make_endpoints()
+        self._loop = asyncio.get_running_loop()
+        self._new_snapshot = asyncio.Event()
+
+    @property
+    def http_port(self) -> int:
+        """The port of the health endpoints; 0 if they are off."""
+        return self._endpoints.port if self._endpoints is not None else 0
+
+    def missing(self) -> dict[str, str]:
+        """Return what is missing for the agent to be of use, by part."""
+        checks = {
+            "inventory": self._monitor.missing,
+            "slices": self._slices_missing,
+            "kubelet": self._plugin.missing,
+        }
+        found = {name: check() for name, check in checks.items()}
+        return {name: why for name, why in found.items() if why}
+
+    async def run(self) -> None:
+        """Do the agent's work until cancelled; errors come in an ExceptionGroup."""
+        if self._endpoints is not None:
+            await self._endpoints.start()
+        self._monitor.subscribe(self._publisher.publish)
+        self._monitor.subscribe(lambda _: self._new_snapshot.set())
+        self._metrics.count_records(lambda: len(self._store.quarantined), self._prepared)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._monitor.run(), name="monitor")
+            tasks.create_task(self._publisher.run(), name="slices")
+            tasks.create_task(self._events.run(), name="events")
+            tasks.create_task(self._serve_claims(), name="claims")
+
+    async def stop(self) -> None:
+        """Let calls under way end, then close everything. Slices stay, as pods do."""
+        await self._plugin.stop(self._settings.shutdown_timeout)
+        endpoints = self._endpoints.stop() if self._endpoints is not None else asyncio.sleep(0)
+        steps = (endpoints, self._inventory.aclose(), self._engine.aclose(), self._client.aclose())
+        await asyncio.gather(*(_within(step, _LAST_STEPS) for step in steps))
+
+    # --- claims ------------------------------------------------------------------------------------------------------
+
+    async def _serve_claims(self) -> None:
+        await self._engine.recover()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._plugin.run(), name="kubelet")
+            tasks.create_task(self._keep_cdi(), name="cdi")
+            tasks.create_task(self._reconcile(), name="reconcile")
+
+    async def _keep_cdi(self) -> None:
+        """Rebuild what a reboot or another driver version has made stale (C1)."""
+        while True:
+            await self._new_snapshot.wait()
+            self._new_snapshot.clear()
+            await _told(self._engine.refresh_cdi(), "refreshing the CDI files")
+
+    async def _reconcile(self) -> None:
+        """Give up records of claims that are gone (S7): soon after the start, then now and then."""
+        pause = _FIRST_RECONCILE
+        while True:
+            await _told(self._engine.reconcile(), "reconciling the records")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_RECONCILE)
+
+    async def _used_claims(self) -> frozenset[str] | None:
+        used = await self._pods.claims_in_use()
+        if used is None:
+            return None
+        records = await self._engine.records()
+        return frozenset(one.claim.uid for one in records if (one.claim.namespace, one.claim.name) in used)
+
+    def _claim_state(self) -> ClaimState:
+        settings = self._settings
+        return ClaimState(
+            store=self._store,
+            cdi=CdiStore(settings.cdi_dir),
+            edits=_edits(settings, lambda: self._monitor.snapshot.versions),
+            snapshot=lambda: self._monitor.snapshot,
+            node=settings.node_name,
+            pool=settings.node_name,
+            boot_id=_boot_id(settings),
+        )
+
+    def _quarantined(self, entry: Quarantined) -> None:
+        """Tell of a record that can't be read (S1). Called on the engine's thread."""
+        message = f"the record of claim {entry.uid} can't be read and was set aside as {entry.path}: {entry.reason}"
+        self._loop.call_soon_threadsafe(lambda: self._events.emit("RecordQuarantined", message, warning=True))
+
+    def _prepared(self) -> dict[str, int]:
+        kinds = [device.kind for record in tuple(self._store.records.values()) for device in record.devices]
+        return {kind: kinds.count(kind) for kind in ("gpu", "mig")}
+
+    # --- readiness ---------------------------------------------------------------------------------------------------
+
+    def _slices_missing(self) -> str:
+        state = self._publisher.state
+        return state.error or ("" if state.published else "the ResourceSlices have not been published yet")
+
+    def _make_endpoints(self) -> Endpoints | None:
+        address = self._settings.http_address
+        if address is None:
+            return None
+        return Endpoints(host=address.host, port=address.port, missing=self.missing, metrics=self._metrics.exposition)
+
+
+def run(settings: Settings) -> int:
+    """Run the agent until SIGTERM or SIGINT; return the exit status of the process."""
+    logs.configure(level=settings.log_level, style=settings.log_format)
+    runner = asyncio.Runner()
+    status = runner.run(serve(settings))
+    if len(threading.enumerate()) > 1:
+        # A name lookup or a driver call that hangs on its thread must not keep the process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    runner.close()
+    return status
+
+
+async def serve(settings: Settings) -> int:
+    """Run the agent until a signal or a failure; return the exit status."""
+    stop = _on_signals()
+    log.info("gpu-dra %s on node %s: %s", driver.__version__, settings.node_name, describe(settings) or "all defaults")
+    try:
+        agent = Agent(settings)
+    except DriverError as exc:
+        log.critical("cannot start: %s", exc)
+        return MISCONFIGURED
+    gc.freeze()  # what is imported by now stays; later collections need not look at it
+    task = asyncio.create_task(agent.run())
+    await _first(task, stop.wait())
+    status = 0 if stop.is_set() else FAILED
+    if status:
+        _tell_why(task)
+    else:
+        log.info("stopping")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await agent.stop()
+    return status
+
+
+def _on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _first(task: asyncio.Task[None], other: Awaitable[object]) -> None:
+    waiting = asyncio.ensure_future(other)
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+
+
+def _tell_why(task: asyncio.Task[None]) -> None:
+    for error in _leaves(task.exception()):
+        if isinstance(error, DriverError):
+            log.critical("cannot go on: %s", error)
+        else:
+            log.critical("cannot go on: internal error", exc_info=error)
+
+
+def _leaves(error: BaseException | None) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+    return [error] if error is not None else []
+
+
+async def _within(step: Awaitable[None], seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        try:
+            await asyncio.wait_for(step, seconds)
+        except DriverError as exc:
+            log.warning("while stopping: %s", exc)
+
+
+async def _told(step: Awaitable[object], what: str) -> None:
+    try:
+        await step
+    except DriverError as exc:
+        log.warning("%s failed: %s", what, exc)
+
+
+def _client(settings: Settings) -> KubeClient:
+    if settings.kubeconfig is not None:
+        return KubeClient.from_kubeconfig(settings.kubeconfig, settings.context or None, timeout=settings.api_timeout)
+    return KubeClient.in_cluster(timeout=settings.api_timeout)
+
+
+def _inventory(settings: Settings) -> Inventory:
+    if settings.fake:
+        from driver.inventory.fake import FakeInventory
+
+        return FakeInventory.from_spec(
+            settings.gpus,
+            node_name=settings.node_name,
+            profiles_dir=settings.profiles_dir,
+            faults_file=settings.faults,
+            timeout=settings.nvml_timeout,
+        )
+    from driver.inventory.nvml import NvmlInventory
+
+    return NvmlInventory(settings.driver_root, sys_root=settings.sys_root, time_limit=settings.nvml_timeout)
+
+
+def _edits(settings: Settings, versions: Callable[[], DriverVersions]) -> EditsSource:
+    if settings.fake:
+        from driver.cdi.fake import FakeEdits
+
+        return FakeEdits(settings.state / "bin", versions=versions)
+    from driver.cdi.edits import NvidiaEdits
+
+    return NvidiaEdits(
+        settings.driver_root,
+        settings.dev_root,
+        host_driver_root=settings.host_driver_root,
+        host_dev_root=settings.host_dev_root,
+        proc_root=settings.proc_root,
+        sys_root=settings.sys_root,
+        hook=settings.cdi_hook,
+    )
+
+
+def _boot_id(settings: Settings) -> str:
+    try:
+        text = settings.boot_id.read_text().strip()
+    except (OSError, ValueError) as exc:
+        raise SettingsError(f"cannot read the boot id from {settings.boot_id}: {exc}") from exc
+    if not text:
+        raise SettingsError(f"{settings.boot_id} is empty: it must tell one boot of this node from another")
+    return text

@@ -1,0 +1,44 @@
+"""Claims are prepared only when the GPUs have been read once; they can be unprepared always (K2)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from driver.errors import DeviceNotReadyError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from driver.claims.allocation import ClaimRef
+    from driver.claims.record import PreparedDevice
+    from driver.errors import DriverError
+    from driver.kubelet.dra import ClaimService
+
+
+class GatedClaims:
+    """A claim service whose prepare waits, within the call's deadline, for `ready`.
+
+    The kubelet may call as soon as the socket is there, while a GPU driver takes a minute to set up its GPUs. An answer
+    of 'no such device' then would cost the pod another 70 s.
+    """
+
+    def __init__(self, claims: ClaimService, ready: asyncio.Event) -> None:
+        self._claims = claims
+        self._ready = ready
+
+    async def prepare(
+        self, refs: Sequence[ClaimRef], *, deadline: float
+    ) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
+        """Prepare claims as soon as the GPUs are known."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._ready.wait()
+        except TimeoutError:
+            error = DeviceNotReadyError("the GPU driver has not told yet which GPUs there are; see the agent's log")
+            return {ref.uid: error for ref in refs}
+        return await self._claims.prepare(refs, deadline=deadline)
+
+    async def unprepare(self, refs: Sequence[ClaimRef], *, deadline: float) -> Mapping[str, DriverError | None]:
+        """Undo what was prepared."""
+        return await self._claims.unprepare(refs, deadline=deadline)
