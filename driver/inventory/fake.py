@@ -20,9 +20,9 @@ from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_spec import NodeSpec, load_node
 from driver.inventory.faults import ATTRIBUTES, NO_FAULTS, GpuFaults, decode_faults
 from driver.inventory.profiles import load_products
-from driver.inventory.yaml_file import read_text
 from driver.model.device import Gpu, NvLink
 from driver.model.snapshot import Problem
+from driver.yaml_file import read_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -60,12 +60,13 @@ class FakeInventory:
         profiles_dir: Path | None = None,
         faults_file: Path | None = None,
         timeout: float = 10.0,
+        source: str = "gpus",
     ) -> FakeInventory:
         """Make the GPUs that `gpus` asks for: a specification (`h100:8,l4:2`) or a YAML file's path.
 
-        :raises InvalidValueError: naming what is wrong.
+        :raises InvalidValueError: naming `source` or the file, and what is wrong.
         """
-        spec = load_node(gpus, load_products(profiles_dir))
+        spec = load_node(gpus, load_products(profiles_dir), source)
         return cls(spec, node_name=node_name, faults_file=faults_file, timeout=timeout)
 
     async def read(self) -> Reading:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 from driver.errors import InvalidValueError
 from driver.inventory.profiles import Product, Wiring, find_product
-from driver.inventory.yaml_file import load_yaml, read_text
 from driver.model.decode import Fields, suggestion, text
 from driver.model.snapshot import DriverVersions
+from driver.yaml_file import load_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

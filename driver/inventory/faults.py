@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from driver.errors import InvalidValueError
 from driver.files import write_atomic
-from driver.inventory.yaml_file import load_yaml
 from driver.model.decode import Fields, integer, suggestion, text
+from driver.yaml_file import load_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -17,11 +17,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from driver.errors import InvalidValueError
-from driver.inventory.yaml_file import load_yaml, read_text
 from driver.model.decode import Fields, integer, suggestion
 from driver.model.mig import MigProfile, Placement, profile_name
 from driver.model.names import is_dns_label
 from driver.model.quantity import MI
+from driver.yaml_file import load_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

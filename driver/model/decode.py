@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _MISSING = object()
+_LISTED = 20  # words; more are a wall of text beside a hint
 
 
 class Fields:
@@ -108,8 +109,11 @@ def integer(value: object, path: str, minimum: int, maximum: int) -> int:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Say which known word was meant, and list all of them."""
+    """Say which known word was meant, and list all of them unless they are very many."""
     options = {option.casefold(): option for option in sorted(known)}
     near = difflib.get_close_matches(word.casefold(), options, n=1, cutoff=0.6)
     listed = f"known: {', '.join(options.values()) or 'none'}"
-    return f"did you mean {options[near[0]]!r}? ({listed})" if near else listed
+    if not near:
+        return listed
+    hint = f"did you mean {options[near[0]]!r}?"
+    return hint if len(options) > _LISTED else f"{hint} ({listed})"

@@ -1,0 +1,68 @@
+"""`gpu-dra slices`: what would be published, without a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from driver.cli import output, source
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from driver.inventory.base import Reading
+
+DESCRIPTION = "Show the ResourceSlices that the agent would publish for this node's GPUs, or for fake ones."
+EPILOG = """\
+examples:
+  gpu-dra slices --gpus h100:8                        a summary
+  gpu-dra slices --gpus h100:8,l4:130 -o yaml         the objects, one document each
+  gpu-dra slices --gpus l4 --node-name n1 -o json | kubectl create -f -
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    output.add_format(parser)
+    source.add_inventory_flags(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the slices."""
+    settings, reading = source.read_gpus(args)
+    slices = build_slices(reading, settings.node_name)
+    if args.output == "json":
+        output.print_json({"apiVersion": "v1", "kind": "List", "items": slices})
+    elif args.output == "yaml":
+        output.print_yaml(slices)
+    else:
+        output.print_table(("SLICE", "POOL", "DEVICES", "TYPES", "FIRST", "LAST"), map(_row, slices))
+    return 0
+
+
+def build_slices(reading: Reading, node_name: str) -> list[dict[str, Any]]:
+    """Return the objects that a first publication of this reading creates, but for the owner: the Node's UID."""
+    from driver.model.names import DRIVER
+    from driver.monitor import advance
+    from driver.slices.build import BuildOptions, build
+    from driver.slices.diff import API_VERSION, Owner
+
+    owner = Owner(driver=DRIVER, node_name=node_name)
+    specs = build(advance(None, reading), BuildOptions(node_name=node_name))
+    return [
+        {
+            "apiVersion": API_VERSION,
+            "kind": "ResourceSlice",
+            "metadata": {"generateName": owner.generate_name(index)},
+            "spec": spec,
+        }
+        for index, spec in enumerate(specs)
+    ]
+
+
+def _row(item: Mapping[str, Any]) -> tuple[object, ...]:
+    spec = item["spec"]
+    devices = spec.get("devices", [])
+    types = sorted({device["attributes"]["type"]["string"] for device in devices})
+    ends = (devices[0]["name"], devices[-1]["name"]) if devices else ("", "")
+    return item["metadata"]["generateName"], spec["pool"]["name"], len(devices), ", ".join(types), *ends

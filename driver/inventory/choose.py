@@ -1,0 +1,30 @@
+"""Which inventory a process has: fake GPUs if it was given any, else NVML's. Loads only what it makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from driver.inventory.base import Inventory
+    from driver.settings import Settings
+
+
+def make_inventory(settings: Settings, *, with_faults: bool = True) -> Inventory:
+    """Make the inventory that the settings ask for; nothing is read yet.
+
+    :raises InvalidValueError: the fake GPUs can't be made; the message names the setting's source.
+    """
+    if settings.fake:
+        from driver.inventory.fake import FakeInventory
+
+        return FakeInventory.from_spec(
+            settings.gpus,
+            node_name=settings.node_name,
+            profiles_dir=settings.profiles_dir,
+            faults_file=settings.faults if with_faults else None,
+            timeout=settings.nvml_timeout,
+            source=settings.source("gpus"),
+        )
+    from driver.inventory.nvml import NvmlInventory
+
+    return NvmlInventory(settings.driver_root, sys_root=settings.sys_root, time_limit=settings.nvml_timeout)
