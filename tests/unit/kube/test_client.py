@@ -1,0 +1,325 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiohttp import web
+
+from driver.errors import (
+    ApiConflictError,
+    ApiError,
+    ApiForbiddenError,
+    ApiGoneError,
+    ApiInvalidError,
+    ApiNotFoundError,
+    ApiUnauthorizedError,
+    ApiUnavailableError,
+)
+from driver.kube import transport
+from driver.kube.client import JSON_PATCH, KubeClient
+from driver.kube.config import ClusterConfig
+from driver.localcluster.apiserver import ApiServer, Fault
+
+if TYPE_CHECKING:
+    from tests.unit.kube.conftest import Serve
+
+NODES = "/api/v1/nodes"
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+
+
+async def answer(body: bytes, status: int = 200, **headers: str) -> web.Response:
+    return web.Response(body=body, status=status, headers=headers)
+
+
+# --- verbs -----------------------------------------------------------------------------------------------------------
+
+
+async def test_an_object_lives_through_all_verbs(client: KubeClient) -> None:
+    made = await client.create(CONFIGMAPS, {"metadata": {"name": "a"}, "data": {"k": "1"}})
+    path = f"{CONFIGMAPS}/a"
+    assert (await client.get(path))["data"] == {"k": "1"}
+    changed = await client.update(path, {**made, "data": {"k": "2"}})
+    assert changed["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"]
+    assert (await client.patch(path, {"data": {"k": "3"}}))["data"] == {"k": "3"}
+    operations = [{"op": "replace", "path": "/data/k", "value": "4"}]
+    assert (await client.patch(path, operations, content_type=JSON_PATCH))["data"] == {"k": "4"}
+    await client.delete(path)
+    with pytest.raises(ApiNotFoundError) as caught:
+        await client.get(path)
+    assert caught.value.reason == "NotFound"
+    assert caught.value.status == 404
+
+
+async def test_a_list_is_filtered_and_never_without_items(server: ApiServer, client: KubeClient) -> None:
+    for name in "ab":
+        server.store.create("nodes", {"metadata": {"name": name, "labels": {"is": name}}})
+    named = await client.list(NODES, label_selector="is=b")
+    assert [item["metadata"]["name"] for item in named["items"]] == ["b"]
+    assert (await client.list(NODES, label_selector="is=c"))["items"] == []
+    fields = await client.list(NODES, field_selector="metadata.name=a")
+    assert [item["metadata"]["name"] for item in fields["items"]] == ["a"]
+    assert int(fields["metadata"]["resourceVersion"]) > 0
+
+
+async def test_a_list_reads_all_pages(serve: Serve) -> None:
+    async def pages(request: web.BaseRequest) -> web.Response:
+        page = int(request.query.get("continue", "0"))
+        onward = {"continue": str(page + 1)} if page < 2 else {}
+        return web.json_response({"metadata": {"resourceVersion": "7", **onward}, "items": [{"n": page}]})
+
+    client = await serve(pages)
+    whole = await client.list("/x", field_selector="a=b")
+    assert whole["items"] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert whole["metadata"]["resourceVersion"] == "7"
+
+
+async def test_an_update_of_an_old_object_is_a_conflict(client: KubeClient) -> None:
+    made = await client.create(CONFIGMAPS, {"metadata": {"name": "a"}})
+    await client.patch(f"{CONFIGMAPS}/a", {"data": {"k": "1"}})
+    with pytest.raises(ApiConflictError):
+        await client.update(f"{CONFIGMAPS}/a", {**made, "data": {"k": "2"}})
+
+
+@pytest.mark.parametrize("wrong", [{"uid": "another"}, {"resource_version": "1"}])
+async def test_a_deletion_of_another_object_is_a_conflict(client: KubeClient, wrong: dict[str, str]) -> None:
+    made = (await client.create(CONFIGMAPS, {"metadata": {"name": "a"}}))["metadata"]
+    with pytest.raises(ApiConflictError):
+        await client.delete(f"{CONFIGMAPS}/a", **wrong)
+    await client.delete(f"{CONFIGMAPS}/a", uid=made["uid"], resource_version=made["resourceVersion"])
+
+
+async def test_creating_twice_is_a_conflict(client: KubeClient) -> None:
+    await client.create(CONFIGMAPS, {"metadata": {"name": "a"}})
+    with pytest.raises(ApiConflictError) as caught:
+        await client.create(CONFIGMAPS, {"metadata": {"name": "a"}})
+    assert caught.value.reason == "AlreadyExists"
+
+
+async def test_calls_share_kept_connections(server: ApiServer, client: KubeClient, monkeypatch: Any) -> None:
+    opened = []
+    real = transport._socket
+    monkeypatch.setattr(transport, "_socket", lambda address: opened.append(address) or real(address))
+    for _ in range(5):
+        await client.list(NODES)
+    assert len(opened) == 1
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, ApiInvalidError),
+        (401, ApiUnauthorizedError),
+        (403, ApiForbiddenError),
+        (404, ApiNotFoundError),
+        (409, ApiConflictError),
+        (410, ApiGoneError),
+        (415, ApiInvalidError),
+        (422, ApiInvalidError),
+        (429, ApiUnavailableError),
+        (500, ApiUnavailableError),
+        (503, ApiUnavailableError),
+        (504, ApiUnavailableError),
+    ],
+)
+@pytest.mark.parametrize("method", ["get", "create"])
+async def test_each_status_is_its_error_with_the_servers_words(
+    server: ApiServer, client: KubeClient, status: int, kind: type[ApiError], method: str
+) -> None:
+    server.faults.add(Fault(status=status, message="what the server says"))
+    with pytest.raises(kind) as caught:
+        await (client.get(NODES) if method == "get" else client.create(NODES, {}))
+    assert caught.value.status == status
+    assert str(status) in str(caught.value)
+    assert NODES in str(caught.value)
+    assert "what the server says" in str(caught.value)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_retry_after_is_passed_on(server: ApiServer, client: KubeClient, status: int) -> None:
+    server.faults.add(Fault(status=status, retry_after=7))
+    with pytest.raises(ApiUnavailableError) as caught:
+        await client.get(NODES)
+    assert caught.value.retry_after == 7
+
+
+async def test_a_server_that_is_down_is_unavailable_and_comes_back(server: ApiServer, client: KubeClient) -> None:
+    await client.list(NODES)
+    await server.stop()
+    with pytest.raises(ApiUnavailableError) as caught:
+        await client.list(NODES)
+    assert server.url in str(caught.value)
+    assert caught.value.status == 0
+    await server.start()
+    await client.list(NODES)
+
+
+async def test_a_dropped_connection_is_unavailable(server: ApiServer, client: KubeClient) -> None:
+    server.faults.add(Fault(drop=True))
+    with pytest.raises(ApiUnavailableError):
+        await client.create(NODES, {"metadata": {"name": "a"}})
+
+
+async def test_a_slow_server_is_unavailable(serve: Serve) -> None:
+    async def never(request: web.BaseRequest) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client = await serve(never)
+    with pytest.raises(ApiUnavailableError, match="did not answer in time"):
+        await client.get("/x")
+
+
+async def test_the_callers_deadline_cuts_a_slow_call(server: ApiServer, client: KubeClient) -> None:
+    fault = server.faults.add(Fault(until=asyncio.Event()))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await client.get(NODES)
+    server.faults.remove(fault)
+    await client.list(NODES)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>log in</html>", b"[1]", b"null", b"\xff", b"[" * 100_000])
+async def test_an_answer_that_is_no_object_is_unavailable(serve: Serve, body: bytes) -> None:
+    client = await serve(lambda request: answer(body))
+    with pytest.raises(ApiUnavailableError, match="GET /x"):
+        await client.get("/x")
+
+
+async def test_a_redirect_is_not_followed(serve: Serve) -> None:
+    client = await serve(lambda request: answer(b"", 302, Location="http://127.0.0.1:1/stolen"))
+    with pytest.raises(ApiInvalidError) as caught:
+        await client.get("/x")
+    assert caught.value.status == 302
+
+
+async def test_an_answer_without_end_is_cut(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "LARGEST_ANSWER", 1000)
+    client = await serve(lambda request: answer(b"x" * 1001))
+    with pytest.raises(ApiUnavailableError, match="longer than 1000 bytes"):
+        await client.get("/x")
+    client = await serve(lambda request: answer(json.dumps({"a": "x" * 980}).encode()))
+    assert await client.get("/x")
+
+
+async def test_a_missing_ca_file_is_unavailable_and_named(tmp_path: Any) -> None:
+    from driver.kube.tls import Tls
+
+    cluster = ClusterConfig(server="https://127.0.0.1:1", tls=Tls(ca_file=tmp_path / "gone.crt"))
+    async with KubeClient(cluster) as client:
+        with pytest.raises(ApiUnavailableError, match=r"gone\.crt"):
+            await client.get("/x")
+
+
+async def test_no_token_appears_in_errors(serve: Serve) -> None:
+    from driver.kube.credentials import FixedToken
+
+    client = await serve(lambda request: answer(b"no", 403))
+    secret = KubeClient(ClusterConfig(server=client.server, token=FixedToken("s3cret")))
+    async with secret:
+        with pytest.raises(ApiForbiddenError) as caught:
+            await secret.get("/x")
+    assert "s3cret" not in repr(caught.value) + str(caught.value)
+
+
+# --- watch -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_watch_brings_changes_since_a_version(server: ApiServer, client: KubeClient) -> None:
+    version = (await client.list(NODES))["metadata"]["resourceVersion"]
+    server.store.create("nodes", {"metadata": {"name": "a"}})
+    server.store.patch("nodes", "a", {"metadata": {"labels": {"k": "v" * 63}}})
+    server.store.delete("nodes", "a")
+    seen = []
+    async with aclosing(client.watch(NODES, resource_version=version)) as events:
+        async for event in events:
+            seen.append((event.type, event.object["metadata"]["name"]))
+            if len(seen) == 3:
+                break
+    assert seen == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+
+
+async def test_a_watch_ends_when_the_server_ends_it(server: ApiServer, client: KubeClient) -> None:
+    version = (await client.list(NODES))["metadata"]["resourceVersion"]
+    watch = client.watch(NODES, resource_version=version)
+    first = asyncio.create_task(anext(watch))
+    server.store.create("nodes", {"metadata": {"name": "a"}})
+    await first
+    await server.stop()
+    assert [event async for event in watch] == []
+
+
+async def test_a_watch_from_a_forgotten_version_is_gone(server: ApiServer, client: KubeClient) -> None:
+    version = (await client.list(NODES))["metadata"]["resourceVersion"]
+    server.store.create("nodes", {"metadata": {"name": "a"}})
+    server.store.delete("nodes", "a")
+    server.store.compact()
+    with pytest.raises(ApiGoneError):
+        await anext(client.watch(NODES, resource_version=version))
+
+
+async def test_a_refused_watch_is_its_error(server: ApiServer, client: KubeClient) -> None:
+    server.faults.add(Fault.on("watch", status=403))
+    with pytest.raises(ApiForbiddenError):
+        await anext(client.watch(NODES))
+
+
+def _lines(*events: dict[str, Any] | bytes) -> bytes:
+    return b"".join(one if isinstance(one, bytes) else json.dumps(one).encode() + b"\n" for one in events)
+
+
+async def test_a_watch_takes_long_lines_in_pieces_and_bookmarks(serve: Serve) -> None:
+    long = {"type": "ADDED", "object": {"metadata": {"name": "a"}, "data": "x" * 300_000}}
+    mark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
+
+    async def stream(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.query["allowWatchBookmarks"] == "true"
+        assert request.query["timeoutSeconds"] == "300"
+        response = web.StreamResponse()
+        await response.prepare(request)
+        data = _lines(long, mark)
+        for start in range(0, len(data), 7001):
+            await response.write(data[start : start + 7001])
+        return response
+
+    client = await serve(stream)
+    assert [(event.type, event.object) async for event in client.watch("/x")] == [
+        ("ADDED", long["object"]),
+        ("BOOKMARK", mark["object"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        (_lines({"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}), ApiGoneError),
+        (_lines({"type": "ERROR", "object": {"kind": "Status", "code": 500, "message": "oh"}}), ApiUnavailableError),
+        (_lines({"type": "ERROR", "object": {}}), ApiUnavailableError),
+        (b"no JSON\n", ApiUnavailableError),
+        (b'{"type": "ADDED"}\n', ApiUnavailableError),
+        (b'{"type": "ADDED", "object": 3}\n', ApiUnavailableError),
+        (b"[]\n", ApiUnavailableError),
+    ],
+)
+async def test_a_bad_event_is_an_error(serve: Serve, line: bytes, kind: type[ApiError]) -> None:
+    client = await serve(lambda request: answer(line))
+    with pytest.raises(kind, match="watch /x"):
+        await anext(client.watch("/x"))
+
+
+async def test_a_watch_that_is_cut_amid_an_event_just_ends(serve: Serve) -> None:
+    async def cut(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(_lines({"type": "ADDED", "object": {"n": 1}}, b'{"type": "ADD'))
+        assert request.transport is not None
+        request.transport.close()
+        return response
+
+    client = await serve(cut)
+    assert [event.object async for event in client.watch("/x")] == [{"n": 1}]

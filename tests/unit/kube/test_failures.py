@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from driver.errors import ApiInvalidError, ApiNotFoundError, ApiUnavailableError
+from driver.kube.failures import from_answer, from_status
+
+
+def test_a_status_gives_its_reason_and_message() -> None:
+    body = json.dumps({"reason": "Invalid", "message": "spec.a: Required value"}).encode()
+    error = from_answer("POST /x", 422, body, {})
+    assert isinstance(error, ApiInvalidError)
+    assert str(error) == "POST /x: 422 Invalid: spec.a: Required value"
+    assert (error.status, error.reason) == (422, "Invalid")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"404 page not found\n", "404 page not found"),
+        (b"", "no further words"),
+        (b"\xff\xfe", "\N{REPLACEMENT CHARACTER}"),
+        (b"[1, 2]", "[1, 2]"),
+        (b'{"message": null, "reason": 7}', "no further words"),
+        (b"[" * 100_000, "["),
+    ],
+)
+def test_anything_else_is_shown_as_it_is(body: bytes, words: str) -> None:
+    error = from_answer("GET /x", 404, body, {})
+    assert isinstance(error, ApiNotFoundError)
+    assert error.reason == ""
+    assert words in str(error)
+    assert len(str(error)) < 2100
+
+
+@pytest.mark.parametrize(
+    ("header", "details", "seconds"),
+    [
+        ("3", {}, 3),
+        (None, {"retryAfterSeconds": 4}, 4),
+        ("3", {"retryAfterSeconds": 4}, 3),
+        ("-1", {}, 0),
+        ("1e9", {}, 3600),
+        ("Wed, 21 Oct 2026 07:28:00 GMT", {}, None),
+        (None, {"retryAfterSeconds": []}, None),
+        (None, [], None),
+        (None, None, None),
+    ],
+)
+def test_retry_after_comes_from_the_header_or_the_status(header: str, details: object, seconds: float | None) -> None:
+    headers = {} if header is None else {"Retry-After": header}
+    error = from_answer("GET /x", 503, json.dumps({"details": details}).encode(), headers)
+    assert isinstance(error, ApiUnavailableError)
+    assert error.retry_after == seconds
+
+
+@pytest.mark.parametrize("status", [{}, {"code": "410"}, {"code": 500}])
+def test_an_unknown_failure_in_a_watch_may_pass(status: dict[str, object]) -> None:
+    assert isinstance(from_status("watch /x", status), ApiUnavailableError)
