@@ -28,6 +28,7 @@ _WAITING = 256  # happenings that wait for the API server; more are dropped
 _REMEMBERED = 512  # written ones whose repeats raise the count
 _BURST = 25  # Events at once, then one per `_REFILL`
 _REFILL = 2.0  # seconds
+_FIRST_PAUSE = 2.0  # seconds before another try, doubling
 _TRIES = 5
 _LONGEST_MESSAGE = 1024  # bytes, the API's limit
 _LONGEST_REASON = 128
@@ -129,7 +130,7 @@ class EventSink:
             happening.waiting += count
             self._waiting[key] = happening
             self._wake.set()
-            await asyncio.sleep(min(2.0**happening.tries, 30.0))
+            await asyncio.sleep(min(_FIRST_PAUSE * 2 ** (happening.tries - 1), 30.0))
             return
         self.dropped += count
         happening.tries = 0

@@ -54,12 +54,18 @@ def from_status(operation: str, status: Mapping[str, Any]) -> ApiError:
 
 def _error(operation: str, status: int, value: Mapping[str, Any]) -> ApiError:
     kind = _BY_STATUS.get(status, ApiUnavailableError if status >= 500 else ApiInvalidError)
-    reason = value.get("reason")
-    reason = reason if isinstance(reason, str) else ""
+    reason = _reason(status, value)
     words = " ".join(str(value.get("message") or "no further words").split())
     shown = words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
     label = f"{status} {reason}".rstrip()
     return kind(f"{operation}: {label}: {shown}", status=status, reason=reason)
+
+
+def _reason(status: int, value: Mapping[str, Any]) -> str:
+    """Return the server's reason. A 404 has one only if an object is missing: of a missing path it names no object."""
+    reason, details = value.get("reason"), value.get("details")
+    named = isinstance(details, dict) and bool(details.get("name"))
+    return reason if isinstance(reason, str) and (named or status != 404) else ""
 
 
 def _retry_after(header: str | None, value: Mapping[str, Any]) -> float | None:

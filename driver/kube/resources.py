@@ -129,7 +129,7 @@ class ResourceApi:
         try:
             return await ask(version)
         except ApiNotFoundError as error:
-            if error.reason == "NotFound":  # an object is missing; a missing path is told in plain text
+            if error.reason:  # an object is missing, not the path
                 raise
             self._forget(version)
             if await self.version() == version:

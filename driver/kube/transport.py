@@ -51,7 +51,7 @@ class Transport:
 
         :raises ApiError: the answer's failure, or that there was none.
         """
-        operation = f"{method} {path}"
+        operation = f"{method} {path.partition('?')[0]}"
         with self._mapped(operation):
             async with await self._begin(method, path, data, content_type, self._timeout) as answer:
                 body = await _limited(answer, operation)

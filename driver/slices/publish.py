@@ -228,7 +228,7 @@ class SlicePublisher:
     async def _after(self, error: Exception) -> None:
         """Make the next try possible and wait for its time."""
         self._changed.set()
-        stale = isinstance(error, ApiNotFoundError) and error.reason == "NotFound"
+        stale = isinstance(error, ApiNotFoundError) and error.reason
         if stale or isinstance(error, ApiConflictError | ApiGoneError):
             _log.info("reading the ResourceSlices again: %s", error)
             await asyncio.sleep(self._pause.next() / 4)

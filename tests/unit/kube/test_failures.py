@@ -36,6 +36,15 @@ def test_anything_else_is_shown_as_it_is(body: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("details", "reason"),
+    [({"name": "c", "kind": "resourceclaims"}, "NotFound"), ({"kind": "x"}, ""), ({}, ""), (None, ""), ([], "")],
+)
+def test_a_404_has_a_reason_only_if_an_object_is_missing(details: object, reason: str) -> None:
+    body = json.dumps({"reason": "NotFound", "message": "not found", "details": details}).encode()
+    assert from_answer("GET /x", 404, body, {}).reason == reason
+
+
+@pytest.mark.parametrize(
     ("header", "details", "seconds"),
     [
         ("3", {}, 3),
