@@ -110,6 +110,7 @@ class Agent:
             tasks.create_task(self._publisher.run(), name="slices")
             tasks.create_task(self._events.run(), name="events")
             tasks.create_task(self._serve_claims(), name="claims")
+            tasks.create_task(self._preflight(), name="preflight")
 
     async def stop(self) -> None:
         """Let calls under way end, then close everything. Slices stay, as pods do."""
@@ -117,6 +118,21 @@ class Agent:
         endpoints = self._endpoints.stop() if self._endpoints is not None else asyncio.sleep(0)
         steps = (endpoints, self._inventory.aclose(), self._engine.aclose(), self._client.aclose())
         await asyncio.gather(*(_within(step, _LAST_STEPS) for step in steps))
+
+    async def _preflight(self) -> None:
+        """Warn, once, if the container runtime will not read our CDI files (C6)."""
+        await self._monitor.ready.wait()
+        from driver.cdi.preflight import check_runtime
+
+        runtime = ""
+        with contextlib.suppress(DriverError):
+            node = await self._client.get(f"/api/v1/nodes/{self._settings.node_name}")
+            runtime = str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
+        settings = self._settings
+        for finding in check_runtime(settings.cdi_dir, settings.container_runtime_configs, runtime=runtime):
+            log.log(logging.WARNING if finding.certain else logging.INFO, "%s", finding.message)
+            if finding.certain:
+                self._events.emit("CDINotEnabled", finding.message, warning=True)
 
     # --- claims ------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from driver.errors import InventoryError
 from driver.inventory.base import Inventory, InventoryEvent, Xid
 from driver.model.health import LOST
-from driver.model.snapshot import Problem, Snapshot
+from driver.model.snapshot import WHOLE_INVENTORY, Problem, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from driver.model.health import Health
 
 log = logging.getLogger(__name__)
-
-WHOLE = "nvml"
-"""The object of a problem that concerns the inventory as a whole."""
 
 _SECOND_TRY = 0.2  # seconds until what failed is asked again
 _LEAST_GAP = 1.0  # seconds between readings, however many events come
@@ -77,7 +74,7 @@ class Monitor:
         """Return why the inventory can't be relied on, or nothing."""
         if self._snapshot is None:
             return "the GPUs have not been read yet"
-        return next((problem.message for problem in self._snapshot.problems if problem.object == WHOLE), "")
+        return self._snapshot.unavailable
 
     def subscribe(self, callback: Callable[[Snapshot], None]) -> None:
         """Call `callback` with the current Snapshot, if there is one, and with each new one. It must not block."""
@@ -131,10 +128,12 @@ class Monitor:
         return advance(self._snapshot, reading)
 
     def _adopt(self, found: Snapshot) -> None:
-        whole = all(problem.object != WHOLE for problem in found.problems)
         unhealthy = len(found.health)
         self._observer.inventory_read(
-            healthy=len(found.gpus) - unhealthy, unhealthy=unhealthy, problems=len(found.problems), whole=whole
+            healthy=len(found.gpus) - unhealthy,
+            unhealthy=unhealthy,
+            problems=len(found.problems),
+            whole=not found.unavailable,
         )
         before = self._snapshot
         if found == before:
@@ -233,7 +232,7 @@ def unavailable(before: Snapshot | None, why: str) -> Snapshot:
     """
     known = before or Snapshot()
     health = {gpu.uuid: replace(LOST, reason=why) for gpu in known.gpus}
-    return replace(known, health=MappingProxyType(health), problems=(Problem(object=WHOLE, message=why),))
+    return replace(known, health=MappingProxyType(health), problems=(Problem(object=WHOLE_INVENTORY, message=why),))
 
 
 def _identity(gpu: Gpu) -> tuple[bool, int, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from driver.claims.holding import Holding, holding_of
 from driver.config.parameters import TimeSlicing
 from driver.config.precedence import effective
-from driver.errors import ClaimRefusedError, DeviceHeldError
+from driver.errors import ClaimRefusedError, DeviceHeldError, DeviceNotReadyError
 from driver.model import names
 from driver.model.device import FullGpu
 
@@ -69,6 +69,8 @@ def _resolve(result: Result, snapshot: Snapshot, pool: str, node: str) -> Planne
             "the pod runs on a node that the claim is not allocated on; delete the pod"
         )
     device = snapshot.device(result.device)
+    if snapshot.unavailable and not result.admin_access:
+        raise DeviceNotReadyError(f"device {result.device} can't be checked now: {snapshot.unavailable}")
     if device is None:
         known = ", ".join(found.name for found in snapshot.devices()) or "none"
         raise ClaimRefusedError(

@@ -21,6 +21,10 @@ class DriverVersions:
     cuda: str = ""  # 13.0
 
 
+WHOLE_INVENTORY = "nvml"
+"""The object of a problem that concerns the inventory as a whole."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Something that could not be read. It costs the named object only, and it is told: log, Event, metric."""
@@ -37,6 +41,11 @@ class Snapshot:
     gpus: tuple[Gpu, ...] = ()
     health: Mapping[str, Health] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[Problem, ...] = ()
+
+    @property
+    def unavailable(self) -> str:
+        """Why nothing can be said about any GPU now; empty if the inventory answers."""
+        return next((problem.message for problem in self.problems if problem.object == WHOLE_INVENTORY), "")
 
     def health_of(self, gpu_uuid: str) -> Health:
         """Return the verdict on a GPU."""
