@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.settings import add_flags, load_settings
 
@@ -37,5 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the agent until it is told to stop."""
     settings = load_settings(vars(args))
-    agent: Any = importlib.import_module("driver.agent")  # grpc, aiohttp and the rest only now
-    return int(agent.run(settings))
+    from driver import agent  # grpc, aiohttp and the rest only now
+
+    return agent.run(settings)

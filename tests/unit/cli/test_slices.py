@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+
+import yaml
+
+from driver.cli import OK, main
+
+
+def show(capsys, *arguments: str) -> str:
+    assert main(["slices", "--node-name", "n1", *arguments]) == OK
+    return str(capsys.readouterr().out)
+
+
+def test_objects_as_yaml(capsys):
+    items = list(yaml.safe_load_all(show(capsys, "--gpus", "h100:8,l4:130", "-o", "yaml")))
+    assert {item["kind"] for item in items} == {"ResourceSlice"}
+    assert {item["apiVersion"] for item in items} == {"resource.k8s.io/v1"}
+    names = [device["name"] for item in items for device in item["spec"]["devices"]]
+    assert names == [f"gpu-{index}" for index in range(138)]
+    assert {item["spec"]["pool"]["resourceSliceCount"] for item in items} == {len(items)}
+    assert len({item["metadata"]["generateName"] for item in items}) == len(items)
+
+
+def test_a_list_as_json(capsys):
+    value = json.loads(show(capsys, "--gpus", "h100", "-o", "json"))
+    assert value["kind"] == "List"
+    (item,) = value["items"]
+    assert item["spec"]["nodeName"] == "n1"
+    assert item["spec"]["devices"][0]["attributes"]["productName"] == {"string": "NVIDIA H100 80GB HBM3"}
+
+
+def test_a_summary(capsys):
+    lines = show(capsys, "--gpus", "h100:2,h100@mig=1g.10gb").splitlines()
+    assert lines[0].split() == ["SLICE", "POOL", "DEVICES", "TYPES", "FIRST", "LAST"]
+    assert lines[1].split()[1:] == ["n1", "3", "gpu,", "mig", "gpu-0", "gpu-2-mig-1g10gb-19-0"]
+
+
+def test_a_lost_gpu_is_told_and_left_out(capsys, tmp_path):
+    file = tmp_path / "faults.yaml"
+    file.write_text("gpus: {gpu-0: {lost: true}}")
+    assert main(["slices", "--node-name", "n1", "--gpus", "l4:2", "--faults-file", str(file)]) == OK
+    out, err = capsys.readouterr()
+    assert "gpu-1" in out
+    assert "gpu-0: the GPU is lost" in err
