@@ -1,0 +1,467 @@
+"""The agent as a process of its own, between a real API server of the embedded cluster and a kubelet's calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import grpc.aio
+import pytest
+
+from driver._pb import dra_v1_pb2 as v1
+from driver._pb import dra_v1_pb2_grpc as v1_grpc
+from driver._pb import pluginregistration_pb2 as reg
+from driver._pb import pluginregistration_pb2_grpc as reg_grpc
+from driver.inventory.faults import Faults, GpuFaults, save_faults
+from driver.kube.client import KubeClient
+from driver.localcluster.apiserver import ApiServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+PROGRAM = (
+    "import sys\n"
+    "from driver.agent import run\n"
+    "from driver.settings import load_settings\n"
+    "sys.exit(run(load_settings(dict(one.split('=', 1) for one in sys.argv[1:]), {})))\n"
+)
+NODE = "node1"
+DRA = "/apis/resource.k8s.io/v1"
+
+
+async def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+    """Wait until `condition` (may be async) holds; return its value."""
+    async with asyncio.timeout(seconds):
+        while True:
+            value = condition()
+            if asyncio.iscoroutine(value):
+                value = await value
+            if value:
+                return value
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class Node:
+    """One node's directories, its API server, and the agents that run on it."""
+
+    root: Path
+    api: ApiServer
+    client: KubeClient
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kubelet_root(self) -> Path:
+        return self.root / "k"
+
+    @property
+    def cdi(self) -> Path:
+        return self.root / "cdi"
+
+    @property
+    def faults(self) -> Path:
+        return self.root / "f" / "faults.yaml"
+
+    @property
+    def service(self) -> Path:
+        return self.kubelet_root / "plugins/gpu.nvidia.com/dra.sock"
+
+    @property
+    def registration(self) -> Path:
+        return self.kubelet_root / "plugins_registry/gpu.nvidia.com-reg.sock"
+
+    def flags(self, **changes: str) -> list[str]:
+        flags = {
+            "node_name": NODE,
+            "kubelet_root": str(self.kubelet_root),
+            "cdi_dir": str(self.cdi),
+            "gpus": "h100:4",
+            "faults_file": str(self.faults),
+            "kubeconfig": str(self.api.kubeconfig),
+            "http_address": "127.0.0.1:0",
+            "container_runtime_configs": "",
+            **changes,
+        }
+        return [f"{name}={value}" for name, value in flags.items() if value or name == "container_runtime_configs"]
+
+    async def register(self) -> reg.PluginInfo:
+        """Do what a kubelet does when it finds the registration socket."""
+        await until(self.registration.exists)
+        async with grpc.aio.insecure_channel(f"unix:{self.registration}") as channel:
+            stub = reg_grpc.RegistrationStub(channel)
+            info = await stub.GetInfo(reg.InfoRequest(), timeout=5)
+            await stub.NotifyRegistrationStatus(reg.RegistrationStatus(plugin_registered=True), timeout=5)
+        return info
+
+    async def claim(self, name: str, *devices: str) -> v1.Claim:
+        """Create a claim that is allocated to devices of this node."""
+        path = f"{DRA}/namespaces/default/resourceclaims"
+        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
+        stored = await self.client.create(path, body)
+        results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": NODE, "device": one} for one in devices]
+        stored["status"] = {"allocation": {"devices": {"results": results}}}
+        await self.client.update(f"{path}/{name}/status", stored)
+        return v1.Claim(namespace="default", name=name, uid=stored["metadata"]["uid"])
+
+    async def prepare(self, *claims: v1.Claim, service: Path | None = None, timeout: float = 45) -> dict[str, Any]:
+        async with grpc.aio.insecure_channel(f"unix:{service or self.service}") as channel:
+            request = v1.NodePrepareResourcesRequest(claims=claims)
+            answer = await v1_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=timeout)
+        return dict(answer.claims)
+
+    async def unprepare(self, *claims: v1.Claim, service: Path | None = None) -> dict[str, str]:
+        async with grpc.aio.insecure_channel(f"unix:{service or self.service}") as channel:
+            request = v1.NodeUnprepareResourcesRequest(claims=claims)
+            answer = await v1_grpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=45)
+        return {uid: entry.error for uid, entry in answer.claims.items()}
+
+    async def slices(self) -> list[dict[str, Any]]:
+        return [item["spec"] for item in (await self.client.list(f"{DRA}/resourceslices"))["items"]]
+
+    async def devices(self) -> list[str]:
+        return [device["name"] for spec in await self.slices() for device in spec.get("devices") or ()]
+
+    async def events(self) -> list[str]:
+        items = (await self.client.list("/api/v1/namespaces/default/events"))["items"]
+        return [item["reason"] for item in items]
+
+
+@dataclass
+class Process:
+    """A running agent."""
+
+    child: asyncio.subprocess.Process
+    log: list[str] = field(default_factory=list)
+
+    def logged(self, text: str) -> str:
+        return next((line for line in self.log if text in line), "")
+
+    async def listening(self) -> int:
+        line = await until(lambda: self.logged("serving health and metrics on"))
+        return int(line.strip().rpartition(":")[2])
+
+    async def get(self, path: str) -> tuple[int, str]:
+        port = await self.listening()
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async def missing(self) -> dict[str, str]:
+        found: dict[str, str] = json.loads((await self.get("/readyz"))[1])["missing"]
+        return found
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        if self.child.returncode is None:
+            self.child.send_signal(number)
+        async with asyncio.timeout(20):
+            return await self.child.wait()
+
+
+@contextlib.asynccontextmanager
+async def agent(node: Node, **changes: str) -> AsyncIterator[Process]:
+    """Run an agent until the block ends."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPU_DRA_")}
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, *node.flags(**changes), stderr=asyncio.subprocess.PIPE, env=environment
+    )
+    process = Process(child)
+    assert child.stderr is not None
+    stderr = child.stderr
+
+    async def keep() -> None:
+        async for line in stderr:
+            process.log.append(line.decode())
+
+    reader = asyncio.create_task(keep())
+    try:
+        yield process
+    except BaseException:
+        sys.stderr.write("".join(process.log))
+        raise
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+        await reader
+
+
+@pytest.fixture
+async def node(short_tmp: Path) -> AsyncIterator[Node]:
+    api = ApiServer(short_tmp / "api")
+    await api.start()
+    client = KubeClient.from_kubeconfig(api.kubeconfig)
+    await client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    made = Node(short_tmp, api, client)
+    (made.kubelet_root / "plugins_registry").mkdir(parents=True)
+    made.faults.parent.mkdir()
+    yield made
+    await client.aclose()
+    await api.stop()
+
+
+# --- life -------------------------------------------------------------------------------------------------------------
+
+
+async def test_from_start_to_end(node: Node) -> None:
+    async with agent(node) as process:
+        assert (await process.get("/healthz"))[0] == 200
+        info = await node.register()
+        assert info.endpoint == str(node.service)
+        assert await until(node.devices) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+        await until(lambda: process.get("/readyz"))
+        assert await process.missing() == {}
+        claim = await node.claim("c1", "gpu-1", "gpu-2")
+        prepared = (await node.prepare(claim))[claim.uid]
+        assert prepared.error == ""
+        assert [device.device_name for device in prepared.devices] == ["gpu-1", "gpu-2"]
+        assert [list(device.request_names) for device in prepared.devices] == [["gpu"], ["gpu"]]
+        [cdi_file] = list(node.cdi.iterdir())
+        assert claim.uid in cdi_file.name
+        metrics = (await process.get("/metrics"))[1]
+        assert 'nvidia_dra_requests_total{driver="gpu.nvidia.com",operation="prepare"} 1.0' in metrics
+        assert f'nvidia_dra_prepared_devices{{device_type="gpu",driver="gpu.nvidia.com",node="{NODE}"}} 2.0' in metrics
+        assert "gpu_dra_registered 1.0" in metrics
+        assert 'gpu_dra_slice_writes_total{verb="create"} 1.0' in metrics
+        assert await node.unprepare(claim) == {claim.uid: ""}
+        assert list(node.cdi.iterdir()) == []
+        assert await process.end() == 0
+    assert not node.service.exists()
+    assert not node.registration.exists()
+    assert await node.devices() == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+    assert "Traceback" not in "".join(process.log)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_even_with_a_call_under_way(node: Node, number: int) -> None:
+    save_faults(node.faults, Faults(nvml_down=True))
+    async with agent(node, shutdown_timeout="100ms") as process:
+        await node.register()
+        claim = await node.claim("c1", "gpu-0")
+        call = asyncio.create_task(node.prepare(claim))
+        await until(lambda: process.logged("Trying again"))
+        assert await process.end(number) == 0
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call
+    assert not node.service.exists()
+    assert not node.registration.exists()
+
+
+async def test_every_line_of_a_call_has_its_id(node: Node) -> None:
+    async with agent(node, log_format="json", log_level="debug") as process:
+        await node.register()
+        await until(node.devices)
+        await node.prepare(v1.Claim(namespace="default", name="absent", uid="some-uid"))
+        await until(lambda: process.logged("NodePrepareResources took"))
+    lines = [json.loads(line) for line in process.log]
+    [call] = {line["call"] for line in lines if "NodePrepareResources" in line["message"]}
+    about = [line["message"] for line in lines if line.get("call") == call]
+    assert any("absent" in message and "does not exist any more" in message for message in about)
+
+
+# --- what it can't survive --------------------------------------------------------------------------------------------
+
+
+async def test_a_port_in_use_ends_it_with_one_line(node: Node) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        async with agent(node, http_address=f"127.0.0.1:{port}") as process:
+            assert await process.child.wait() == 1
+    [line] = [line for line in process.log if "CRITICAL" in line]
+    assert f"cannot go on: cannot serve health and metrics on 127.0.0.1:{port}" in line
+    assert "Traceback" not in "".join(process.log)
+
+
+async def test_K3_a_live_instance_ends_the_second(node: Node) -> None:
+    async with agent(node) as first:
+        await node.register()
+        async with agent(node) as second:
+            assert await second.child.wait() == 1
+        assert "another process serves" in second.logged("CRITICAL")
+        assert (await first.get("/healthz"))[0] == 200
+        assert node.registration.exists()
+        assert await node.unprepare(v1.Claim(uid="u")) == {"u": ""}
+
+
+async def test_a_state_directory_that_cannot_be_used_ends_it(node: Node) -> None:
+    (node.kubelet_root / "plugins").write_text("")
+    async with agent(node) as process:
+        assert await process.child.wait() == 1
+    assert str(node.kubelet_root / "plugins") in process.logged("cannot go on")
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("kubeconfig", "absent"),
+        ("boot_id_file", "cannot read the boot id from"),
+        ("gpus", "h1000"),
+    ],
+)
+async def test_settings_that_cannot_work_end_it(node: Node, flag: str, words: str) -> None:
+    value = "h1000:2" if flag == "gpus" else str(node.root / "absent")
+    async with agent(node, **{flag: value}) as process:
+        assert await process.child.wait() == 2
+    assert words in process.logged("CRITICAL")
+
+
+# --- what it survives -------------------------------------------------------------------------------------------------
+
+
+async def test_K3_a_killed_agents_sockets_are_replaced(node: Node) -> None:
+    async with agent(node) as first:
+        await node.register()
+        await first.end(signal.SIGKILL)
+    assert node.service.exists()
+    async with agent(node) as second:
+        await until(lambda: second.logged("-reg.sock") and second.logged("serving"))
+        await until(lambda: len([line for line in second.log if " serving /" in line]) == 2)
+        await node.register()
+        assert await second.end() == 0
+
+
+async def test_the_api_server_is_down_at_the_start(node: Node) -> None:
+    await node.api.stop()
+    async with agent(node) as process:
+        await node.register()
+        assert await node.unprepare(v1.Claim(namespace="default", name="c", uid="gone")) == {"gone": ""}
+        answer = await node.prepare(v1.Claim(namespace="default", name="c", uid="u1"), timeout=2)
+        assert "127.0.0.1" in answer["u1"].error
+        await until(lambda: process.logged("ResourceSlice"))
+        assert set(await process.missing()) == {"slices"}
+        await node.api.start()
+        assert len(await until(node.devices)) == 4
+        await until(lambda: _nothing_missing(process))
+
+
+async def test_the_kubelets_registry_comes_late(node: Node) -> None:
+    (node.kubelet_root / "plugins_registry").rmdir()
+    async with agent(node) as process:
+        await until(node.devices)
+        assert "plugins_registry" in (await process.missing())["kubelet"]
+        (node.kubelet_root / "plugins_registry").mkdir()
+        await node.register()
+        await until(lambda: _nothing_missing(process))
+
+
+async def test_H6_no_nvml_library_means_no_devices_and_K2_unprepare_works(node: Node) -> None:
+    empty = node.root / "empty"
+    empty.mkdir()
+    async with agent(node, gpus="", inventory="nvml", driver_root=str(empty)) as process:
+        await node.register()
+        assert (await process.get("/healthz"))[0] == 200
+        await until(node.slices)
+        assert await node.devices() == []
+        assert "libnvidia-ml" in (await process.missing())["inventory"]
+        assert await node.unprepare(v1.Claim(namespace="default", name="c", uid="u")) == {"u": ""}
+        assert "InventoryProblem" in await until(node.events)
+
+
+async def test_H8_a_slow_driver_blocks_neither_health_nor_unprepare(node: Node) -> None:
+    save_faults(node.faults, Faults(nvml_slow=3600))
+    async with agent(node, nvml_timeout="600s") as process:
+        await node.register()
+        assert (await process.get("/healthz"))[0] == 200
+        assert "have not been read yet" in (await process.missing())["inventory"]
+        assert await node.unprepare(v1.Claim(namespace="default", name="c", uid="u")) == {"u": ""}
+        answer = await node.prepare(v1.Claim(namespace="default", name="c", uid="u"), timeout=0.5)
+        assert "has not told yet which GPUs there are" in answer["u"].error
+        assert await process.end() == 0
+
+
+async def test_A10_a_lost_gpu_keeps_its_place_and_is_tainted(node: Node) -> None:
+    async with agent(node) as process:
+        await node.register()
+        await until(node.devices)
+        save_faults(node.faults, Faults())
+        uuid = next(
+            device["attributes"]["uuid"]["string"]
+            for spec in await node.slices()
+            for device in spec["devices"]
+            if device["name"] == "gpu-2"
+        )
+        save_faults(node.faults, Faults(gpus={uuid: GpuFaults(lost=True)}))
+
+        async def tainted() -> list[str]:
+            return [
+                device["name"] for spec in await node.slices() for device in spec["devices"] if device.get("taints")
+            ]
+
+        assert await until(tainted) == ["gpu-2"]
+        assert await node.devices() == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
+        claim = await node.claim("c1", "gpu-2")
+        assert "unhealthy" in (await node.prepare(claim))[claim.uid].error
+        node.faults.unlink()
+        await until(lambda: process.logged("GPURecovered"))
+        assert (await node.prepare(claim))[claim.uid].error == ""
+
+
+async def test_P7_nvml_comes_back_within_a_call(node: Node) -> None:
+    save_faults(node.faults, Faults(nvml_down=True))
+    async with agent(node) as process:
+        await node.register()
+        claim = await node.claim("c1", "gpu-0")
+        call = asyncio.create_task(node.prepare(claim))
+        await until(lambda: process.logged("Trying again"))
+        node.faults.unlink()
+        assert (await call)[claim.uid].error == ""
+
+
+async def test_S1_an_unreadable_record_is_told(node: Node) -> None:
+    records = node.service.parent / "claims"
+    records.mkdir(parents=True)
+    (records / "some-uid.json").write_text("{")
+    async with agent(node) as process:
+        await node.register()
+
+        async def told() -> bool:
+            return "RecordQuarantined" in await node.events()
+
+        await until(told)
+        assert "gpu_dra_quarantined_records 1.0" in (await process.get("/metrics"))[1]
+
+
+async def test_a_rolling_update_shares_the_state(node: Node) -> None:
+    plugins = node.service.parent
+    async with agent(node, pod_uid="old") as old:
+        await until((node.kubelet_root / "plugins_registry/gpu.nvidia.com-old-reg.sock").exists)
+        await until(node.devices)
+        claim = await node.claim("c1", "gpu-0")
+        first = await node.prepare(claim, service=plugins / "dra-old.sock")
+        async with agent(node, pod_uid="new"):
+            await until((node.kubelet_root / "plugins_registry/gpu.nvidia.com-new-reg.sock").exists)
+            assert await node.prepare(claim, service=plugins / "dra-new.sock") == first
+            other = await node.claim("c2", "gpu-0")
+            assert claim.uid in (await node.prepare(other, service=plugins / "dra-new.sock"))[other.uid].error
+            assert await old.end() == 0
+            assert await node.unprepare(claim, service=plugins / "dra-new.sock") == {claim.uid: ""}
+            assert (await node.prepare(other, service=plugins / "dra-new.sock"))[other.uid].error == ""
+
+
+async def test_idle_means_no_write(node: Node) -> None:
+    async with agent(node, resync_interval="1s") as process:
+        await node.register()
+        await until(lambda: _nothing_missing(process))
+        before = len(node.api.audit.calls)
+        reads = (await process.get("/metrics"))[1]
+        stamp = next(line for line in reads.splitlines() if line.startswith("gpu_dra_inventory_read_timestamp"))
+
+        async def read_again() -> bool:
+            return stamp not in (await process.get("/metrics"))[1]
+
+        await until(read_again)
+        assert [call for call in list(node.api.audit.calls)[before:] if call.writes] == []
+
+
+async def _nothing_missing(process: Process) -> bool:
+    return not await process.missing()
