@@ -102,7 +102,7 @@ class ClaimState:
 
         :raises StorageError: the state can't be read or locked; nothing was done.
         """
-        with self._store.lock():
+        with self._store.lock:
             self._store.refresh()
             outcomes: list[Outcome] = []
             for group in _groups(operations):
@@ -114,7 +114,7 @@ class ClaimState:
 
         :raises StorageError: the state can't be read or locked.
         """
-        with self._store.lock():
+        with self._store.lock:
             self._store.refresh()
             return tuple(record for record in self._store.records.values() if record.boot_id == self._boot_id)
 
@@ -124,7 +124,7 @@ class ClaimState:
         :raises StorageError: the state can't be used.
         """
         self._store.prepare_directories()
-        with self._store.lock():
+        with self._store.lock:
             self._cdi.sweep()
             self._store.refresh()
             orphans = self._cdi.claim_uids() - self._store.records.keys() - self._store.quarantined.keys()
@@ -138,7 +138,7 @@ class ClaimState:
 
         :raises StorageError: the state can't be read or locked.
         """
-        with self._store.lock():
+        with self._store.lock:
             self._store.refresh()
             for record in self._store.records.values():
                 if record.boot_id == self._boot_id:
@@ -178,7 +178,7 @@ class ClaimState:
         """Return the claim's record: the one on disk if it is sound, else a new one whose CDI file is written."""
         allocation = operation.allocation
         uid = allocation.claim.uid
-        if self._store.buried_at(uid) > operation.since:
+        if self._store.lock.buried_at(uid) > operation.since:
             raise SupersededError(f"claim {allocation.claim} was unprepared while this prepare was under way")
         record = self._store.records.get(uid)
         if record and record.boot_id == self._boot_id and _says(record, allocation):
@@ -254,7 +254,7 @@ class ClaimState:
         record = self._store.records.get(uid)
         if operation.only_if is not None and record != operation.only_if:
             return False
-        self._store.bury(uid)
+        self._store.lock.bury(uid)
         entry = self._store.quarantined.get(uid)
         if record is None and entry is not None and entry.salvaged is None:
             raise RecordError(

@@ -1,40 +1,39 @@
 """Records on disk: `<directory>/<uid>.json`, one per claim, with a quarantine per record.
 
 All instances of the driver on a node share the directory (rolling update), so the disk is the truth: callers hold
-`lock()` and call `refresh()` before they look. Only changed files are read again. Nothing here is async: it runs on
+`lock` and call `refresh()` before they look. Only changed files are read again. Nothing here is async: it runs on
 the engine's own thread.
 
 - `quarantine/<uid>.<n>.json` holds the bytes of records that could not be read, until somebody settles them: a new
   record for the claim, an unprepare, or a person who removes the file.
-- `tombstones/<uid>` holds the moment (CLOCK_MONOTONIC, ns) of a claim's last unprepare: a prepare that began earlier
-  must not finish after it (S10), in whichever instance it runs.
+- `lock` is the lock file, and holds the moments of the last unprepares (`claims.lockfile`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from driver import files
 from driver.claims import record as codec
+from driver.claims.lockfile import LockFile
 from driver.errors import InvalidValueError, RecordError, StorageError
 from driver.model import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from driver.claims.record import Record
 
 log = logging.getLogger(__name__)
 
-TOMBSTONE_SECONDS: Final = 300
-"""How long a tombstone is kept: far longer than any call's deadline (45 s)."""
+_FRESH_NS = 100_000_000
+"""A directory changed more recently than this may change again within one tick of the kernel's clock: look again."""
 
 _Signature = tuple[int, int, int]
 
@@ -55,12 +54,12 @@ class RecordStore:
     def __init__(self, directory: Path, on_quarantine: Callable[[Quarantined], None] = lambda _: None) -> None:
         self.directory = directory
         self._quarantine = directory / "quarantine"
-        self._tombstones = directory / "tombstones"
-        self._lock_path = directory / "lock"
+        self.lock = LockFile(directory / "lock")
         self._on_quarantine = on_quarantine
         self._signatures: dict[str, _Signature] = {}
         self._records: dict[str, Record] = {}
         self._quarantined: dict[str, Quarantined] = {}
+        self._quarantine_seen = 0
 
     @property
     def records(self) -> Mapping[str, Record]:
@@ -77,29 +76,12 @@ class RecordStore:
 
         :raises StorageError: the directory can't be used.
         """
-        for directory in (self.directory, self._quarantine, self._tombstones):
+        for directory in (self.directory, self._quarantine):
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as exc:
                 raise StorageError(f"cannot make {directory}: {exc.strerror or exc}") from exc
             files.sweep(directory)
-        self._sweep_tombstones()
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """Exclude the other instances on this node. The kernel frees the lock of an instance that dies.
-
-        :raises StorageError: the lock file can't be opened.
-        """
-        try:
-            handle = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as exc:
-            raise StorageError(f"cannot open {self._lock_path}: {exc.strerror or exc}") from exc
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
     def refresh(self) -> None:
         """Read what changed on disk since the last time; put unreadable records into quarantine.
@@ -143,19 +125,6 @@ class RecordStore:
             with contextlib.suppress(OSError):
                 entry.path.rename(entry.path.with_name(f"{entry.path.name}.settled"))
 
-    def bury(self, uid: str) -> None:
-        """Leave a tombstone: prepares of this claim that began before now are superseded."""
-        moment = time.monotonic_ns()
-        with contextlib.suppress(OSError):  # a guard against a rare race; unprepare must not fail for it
-            (self._tombstones / names.check_uid(uid)).write_text(str(moment))
-
-    def buried_at(self, uid: str) -> int:
-        """Return the moment of the claim's last unprepare, 0 if there is none."""
-        try:
-            return int((self._tombstones / names.check_uid(uid)).read_text())
-        except (OSError, ValueError):
-            return 0
-
     def _path(self, uid: str) -> Path:
         return self.directory / f"{names.check_uid(uid)}.json"
 
@@ -164,8 +133,9 @@ class RecordStore:
         try:
             with os.scandir(self.directory) as entries:
                 for entry in entries:
-                    if entry.name.endswith(".json") and not entry.name.startswith("."):
-                        found[entry.name.removesuffix(".json")] = _signature(entry.stat(follow_symlinks=False))
+                    name = entry.name
+                    if name.endswith(".json") and not name.startswith("."):
+                        found[name[:-5]] = _signature(entry.stat(follow_symlinks=False))
         except OSError as exc:
             raise StorageError(f"cannot read {self.directory}: {exc.strerror or exc}") from exc
         return found
@@ -193,6 +163,13 @@ class RecordStore:
         self._on_quarantine(entry)
 
     def _refresh_quarantine(self) -> None:
+        try:
+            changed = os.stat(self._quarantine).st_mtime_ns  # noqa: PTH116 (hot path)
+        except OSError:
+            changed = 0
+        if changed == self._quarantine_seen and not self._quarantined:
+            return
+        self._quarantine_seen = changed if time.time_ns() - changed > _FRESH_NS else 0
         for uid, entry in list(self._quarantined.items()):
             if not entry.path.exists():
                 del self._quarantined[uid]
@@ -205,13 +182,6 @@ class RecordStore:
         self._records[record.claim.uid] = record
         with contextlib.suppress(OSError):
             self._signatures[record.claim.uid] = _signature(path.stat())
-
-    def _sweep_tombstones(self) -> None:
-        oldest = time.time() - TOMBSTONE_SECONDS
-        for path in self._tombstones.iterdir():
-            with contextlib.suppress(OSError):
-                if path.stat().st_mtime < oldest:
-                    path.unlink()
 
 
 def _signature(stat: os.stat_result) -> _Signature:

@@ -155,5 +155,5 @@ class Node:
         """Names of all state files but the lock and what is kept on purpose."""
         kept = {"lock"}
         found = [path for path in self.claims_dir.rglob("*") if path.is_file() and path.name not in kept]
-        found = [path for path in found if path.parent.name != "tombstones" and not path.name.endswith(".settled")]
+        found = [path for path in found if not path.name.endswith(".settled")]
         return sorted(path.name for path in found) + sorted(self.cdi.claim_uids())

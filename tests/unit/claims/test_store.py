@@ -68,7 +68,7 @@ def test_a_missing_directory_is_a_storage_error(tmp_path: Path) -> None:
     store = RecordStore(tmp_path / "nowhere")
     with pytest.raises(StorageError, match="nowhere"):
         store.refresh()
-    with pytest.raises(StorageError), store.lock():
+    with pytest.raises(StorageError), store.lock:
         pass
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot make"):
@@ -78,8 +78,6 @@ def test_a_missing_directory_is_a_storage_error(tmp_path: Path) -> None:
 def test_a_uid_never_becomes_another_path(store: RecordStore) -> None:
     with pytest.raises(InvalidValueError):
         store.drop(["../../x"])
-    with pytest.raises(InvalidValueError):
-        store.buried_at("a/b")
 
 
 def test_the_lock_excludes_other_instances(store: RecordStore) -> None:
@@ -87,24 +85,12 @@ def test_the_lock_excludes_other_instances(store: RecordStore) -> None:
     entered = threading.Event()
 
     def enter() -> None:
-        with other.lock():
+        with other.lock:
             entered.set()
 
     thread = threading.Thread(target=enter)
-    with store.lock():
+    with store.lock:
         thread.start()
         assert not entered.wait(0.05)
     assert entered.wait(10)
     thread.join()
-
-
-def test_old_tombstones_are_swept_and_recent_ones_kept(store: RecordStore) -> None:
-    import os
-
-    store.bury(uid(1))
-    store.bury(uid(2))
-    os.utime(store.directory / "tombstones" / uid(1), (0, 0))
-    store.prepare_directories()
-    assert store.buried_at(uid(1)) == 0
-    assert store.buried_at(uid(2)) > 0
-    assert store.buried_at(uid(3)) == 0

@@ -1,0 +1,100 @@
+"""The lock file that all instances of the driver on a node share, and the tombstones in it.
+
+The lock is flock(2): the kernel frees it when its holder dies. The file's content is a ring of the last unprepares: a
+prepare that began earlier must not finish after the unprepare of the same claim (S10), in whichever instance it runs.
+They live here since the file is open anyway: a tombstone costs one small write, no file of its own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from driver.errors import StorageError
+from driver.model import names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+SLOTS: Final = 256
+"""Unprepares that are remembered: far more than a node has within one call's deadline (45 s)."""
+
+_SLOT: Final = 160  # bytes: a UID of at most 128, a moment of at most 20 digits, a space, a newline
+
+
+class LockFile:
+    """A context manager that excludes the node's other instances while it is entered.
+
+    One per instance, used from one thread. All else may only be called while it is held.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle = -1
+
+    def __enter__(self) -> LockFile:
+        """Wait for the lock.
+
+        :raises StorageError: the file can't be opened.
+        """
+        if self._handle < 0 or os.fstat(self._handle).st_nlink == 0:  # not opened yet, or removed under us
+            self._open()
+        fcntl.flock(self._handle, fcntl.LOCK_EX)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fcntl.flock(self._handle, fcntl.LOCK_UN)
+
+    def bury(self, uid: str) -> None:
+        """Note that a claim is unprepared now.
+
+        :raises StorageError: it can't be written.
+        """
+        entry = f"{names.check_uid(uid)} {time.monotonic_ns()}".encode()
+        tombs = self._read()
+        position = tombs.find(uid.encode() + b" ")
+        if position < 0:
+            position = _oldest(tombs)
+        try:
+            os.pwrite(self._handle, entry.ljust(_SLOT - 1) + b"\n", position - position % _SLOT)
+        except OSError as exc:
+            raise StorageError(f"cannot write {self._path}: {exc.strerror or exc}") from exc
+
+    def buried_at(self, uid: str) -> int:
+        """Return the moment of the claim's last unprepare (CLOCK_MONOTONIC, ns), 0 if it is not remembered."""
+        tombs = self._read()
+        position = tombs.find(uid.encode() + b" ")
+        if position < 0 or position % _SLOT:
+            return 0
+        return _moment(tombs[position : position + _SLOT])
+
+    def _read(self) -> bytes:
+        return os.pread(self._handle, SLOTS * _SLOT, 0)
+
+    def _open(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+        try:
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as exc:
+            raise StorageError(f"cannot open {self._path}: {exc.strerror or exc}") from exc
+
+
+def _oldest(tombs: bytes) -> int:
+    """Return where the next entry goes: at the end, or over the oldest."""
+    if len(tombs) < SLOTS * _SLOT:
+        return len(tombs) - len(tombs) % _SLOT
+    return min(range(0, SLOTS * _SLOT, _SLOT), key=lambda start: _moment(tombs[start : start + _SLOT]))
+
+
+def _moment(slot: bytes) -> int:
+    try:
+        return int(slot.split()[1])
+    except (LookupError, ValueError):
+        return 0

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from driver.claims.lockfile import SLOTS, LockFile
+from driver.errors import InvalidValueError, StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_it_excludes_other_instances(tmp_path: Path) -> None:
+    mine, theirs = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
+    entered = threading.Event()
+
+    def enter() -> None:
+        with theirs:
+            entered.set()
+
+    thread = threading.Thread(target=enter)
+    with mine:
+        thread.start()
+        assert not entered.wait(0.05)
+    assert entered.wait(10)
+    thread.join()
+
+
+def test_tombstones_are_seen_by_other_instances_and_renewed(tmp_path: Path) -> None:
+    mine, theirs = LockFile(tmp_path / "lock"), LockFile(tmp_path / "lock")
+    before = time.monotonic_ns()
+    with mine:
+        mine.bury("a")
+        first = mine.buried_at("a")
+    with theirs:
+        assert theirs.buried_at("a") == first >= before
+        assert theirs.buried_at("b") == 0
+        theirs.bury("a")
+        assert theirs.buried_at("a") > first
+    assert (tmp_path / "lock").stat().st_size == 160
+
+
+def test_a_uid_that_ends_like_another_is_another(tmp_path: Path) -> None:
+    with LockFile(tmp_path / "lock") as lock:
+        lock.bury("xa")
+        assert lock.buried_at("a") == 0
+
+
+def test_only_the_oldest_is_forgotten_when_the_ring_is_full(tmp_path: Path) -> None:
+    with LockFile(tmp_path / "lock") as lock:
+        for number in range(SLOTS + 1):
+            lock.bury(f"uid-{number}")
+        assert lock.buried_at("uid-0") == 0
+        assert all(lock.buried_at(f"uid-{number}") for number in range(1, SLOTS + 1))
+    assert (tmp_path / "lock").stat().st_size == SLOTS * 160
+
+
+@pytest.mark.parametrize("garbage", [b"x", b"\x00" * 500, b"a \n" * 100, b"a b\n"])
+def test_garbage_in_the_file_is_no_tombstone_and_is_overwritten(tmp_path: Path, garbage: bytes) -> None:
+    (tmp_path / "lock").write_bytes(garbage)
+    with LockFile(tmp_path / "lock") as lock:
+        assert lock.buried_at("a") == 0
+        lock.bury("uid-1")
+        assert lock.buried_at("uid-1") > 0
+
+
+def test_a_file_that_was_removed_is_made_again_and_still_excludes(tmp_path: Path) -> None:
+    lock = LockFile(tmp_path / "lock")
+    with lock:
+        lock.bury("a")
+    (tmp_path / "lock").unlink()
+    with lock:
+        assert (tmp_path / "lock").exists()
+
+
+def test_bad_paths_and_names_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot open"), LockFile(tmp_path / "no" / "lock"):
+        pass
+    with LockFile(tmp_path / "lock") as lock, pytest.raises(InvalidValueError):
+        lock.bury("a b")
