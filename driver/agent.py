@@ -24,6 +24,7 @@ from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
 from driver.endpoints import Endpoints
 from driver.errors import DriverError, SettingsError
+from driver.inventory.choose import make_inventory
 from driver.kube.client import KubeClient
 from driver.kube.events import EventSink
 from driver.kube.resources import ResourceApi
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from driver.cdi.edits import EditsSource
     from driver.claims.store import Quarantined
-    from driver.inventory.base import Inventory
     from driver.model.snapshot import DriverVersions
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Agent:
         self._client = _client(settings)
         api = ResourceApi(self._client)
         self._events = EventSink(self._client, node)
-        self._inventory = _inventory(settings)
+        self._inventory = make_inventory(settings)
         self._monitor = Monitor(
             self._inventory, tell=self._events, observer=self._metrics, resync=settings.resync_interval
         )
@@ -283,22 +283,6 @@ def _client(settings: Settings) -> KubeClient:
     if settings.kubeconfig is not None:
         return KubeClient.from_kubeconfig(settings.kubeconfig, settings.context or None, timeout=settings.api_timeout)
     return KubeClient.in_cluster(timeout=settings.api_timeout)
-
-
-def _inventory(settings: Settings) -> Inventory:
-    if settings.fake:
-        from driver.inventory.fake import FakeInventory
-
-        return FakeInventory.from_spec(
-            settings.gpus,
-            node_name=settings.node_name,
-            profiles_dir=settings.profiles_dir,
-            faults_file=settings.faults,
-            timeout=settings.nvml_timeout,
-        )
-    from driver.inventory.nvml import NvmlInventory
-
-    return NvmlInventory(settings.driver_root, sys_root=settings.sys_root, time_limit=settings.nvml_timeout)
 
 
 def _edits(settings: Settings, versions: Callable[[], DriverVersions]) -> EditsSource:

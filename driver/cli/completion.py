@@ -151,7 +151,11 @@ _gpu_dra() {{
 {cases}
   esac
 }}
-compdef _gpu_dra gpu-dra
+if [[ $funcstack[1] == _gpu-dra ]]; then
+  _gpu_dra "$@" # loaded from fpath, for this very completion
+else
+  compdef _gpu_dra gpu-dra
+fi
 """
 
 
