@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from driver.localcluster.apiserver import protobuf
 from driver.localcluster.apiserver.conversion import from_served, to_served
 from driver.localcluster.apiserver.errors import bad_request, unsupported_media_type
 from driver.localcluster.apiserver.schema import check
@@ -56,6 +57,8 @@ def parse(raw: bytes, content_type: str, *, others: tuple[str, ...] = ()) -> Any
     :raises StatusError: 415 for another content type, 400 for what can't be parsed.
     """
     kind = content_type.split(";")[0].strip().lower()
+    if kind == protobuf.CONTENT_TYPE:
+        return protobuf.read(raw)
     if kind in _YAML:
         return _parse_yaml(raw)
     if kind not in _JSON and kind not in others:

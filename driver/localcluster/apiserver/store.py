@@ -21,6 +21,7 @@ from driver.localcluster.apiserver.journal import Entry, Interest, Journal, Key,
 from driver.localcluster.apiserver.objects import Object, clone, metadata, name_of, namespace_of
 from driver.localcluster.apiserver.patch import json_patch, merge_patch
 from driver.localcluster.apiserver.resources import RESOURCES, Resource
+from driver.localcluster.apiserver.schema import check
 from driver.localcluster.apiserver.selectors import compile_selectors, required_value
 from driver.localcluster.apiserver.strategies import strategy_of
 from driver.localcluster.apiserver.strategy import CelChecker, Rules
@@ -148,7 +149,8 @@ class Store:
 
         :raises StatusError: 409 if it exists, 422 if it is not valid, 404 or 403 by admission.
         """
-        kind, new = RESOURCES[resource], clone(obj)
+        kind = RESOURCES[resource]
+        new, _ = check(kind.api_version, kind.kind, obj)
         rules = self._rules()
         prepare_metadata(kind, new, namespace, rules.now)
         key = (namespace_of(new), name_of(new))
@@ -170,7 +172,7 @@ class Store:
         kind, key = RESOURCES[resource], (namespace_of(obj), name_of(obj))
         old = self.get(resource, key[1], key[0])
         check_preconditions(kind, old, metadata(obj).get("uid"), metadata(obj).get("resourceVersion"))
-        new = clone(obj)
+        new, _ = check(kind.api_version, kind.kind, obj)
         carry_over(kind, new, old, subresource)
         rules = self._rules()
         strategy = strategy_of(kind)

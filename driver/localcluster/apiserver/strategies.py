@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from driver.localcluster.apiserver import workloads
+from driver.localcluster.apiserver import devices, workloads
 from driver.localcluster.apiserver.strategy import PLAIN, Strategy
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ _STRATEGIES: Final[Mapping[str, Strategy]] = {
     "statefulsets": workloads.REPLICATED,
     "daemonsets": workloads.TEMPLATED,
     "jobs": workloads.JOB,
+    "resourceslices": devices.SLICE,
+    "resourceclaims": devices.CLAIM,
+    "resourceclaimtemplates": devices.TEMPLATE,
+    "deviceclasses": devices.CLASS,
 }
 
 

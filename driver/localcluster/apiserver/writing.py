@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver import errors
-from driver.localcluster.apiserver.objects import Object, metadata
+from driver.localcluster.apiserver.objects import Object, clone, metadata
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.resources import Resource
@@ -88,7 +88,7 @@ def carry_over(kind: Resource, new: Object, old: Object, subresource: str) -> No
     was = metadata(old)
     if subresource == "status":
         status = new.get("status")
-        kept = {key: value for key, value in old.items() if key != "status"}
+        kept = {key: clone(value) for key, value in old.items() if key != "status"}
         meta = new.get("metadata") if kind.plural in _FREE_STATUS_METADATA else was
         new.clear()
         new.update(kept | {"metadata": dict(meta or was)})
@@ -97,7 +97,7 @@ def carry_over(kind: Resource, new: Object, old: Object, subresource: str) -> No
     elif kind.status:
         new.pop("status", None)
         if "status" in old:
-            new["status"] = old["status"]
+            new["status"] = clone(old["status"])
     meta = new["metadata"] = dict(new.get("metadata") or {})
     for name in _SERVER_OWNED:
         meta.pop(name, None)

@@ -1,0 +1,1 @@
+"""Validation of objects, with the messages of a real API server. Pure."""
