@@ -6,8 +6,10 @@ Symbolic links are followed as if the driver root were `/`: a driver container's
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -68,7 +70,7 @@ class DriverRoot:
         """Find `nvidia-smi`, as a path of this process."""
         for directory in BINARY_DIRECTORIES:
             path = resolve(self.path, f"{directory}/nvidia-smi")
-            if path and path.is_file() and os.access(path, os.X_OK):
+            if path and stat.S_ISREG(_mode(path)) and os.access(path, os.X_OK):
                 return path
         return None
 
@@ -91,7 +93,7 @@ class DriverRoot:
                 existing = resolve(self.path, "/".join(parts[inside:count]))
             else:
                 existing = Path("/", *parts[:count])
-            if existing and existing.is_dir():
+            if existing and stat.S_ISDIR(_mode(existing)):
                 return existing, parts[count] if count < len(parts) else LIBRARY_STEM
         return Path("/"), parts[0]
 
@@ -117,7 +119,15 @@ def resolve(root: Path, path: str) -> Path | None:
         done = [] if target.startswith("/") else done
         pending += _parts(target)
     result = root.joinpath(*done)
-    return result if result.exists() else None
+    return result if _mode(result) else None
+
+
+def _mode(path: Path) -> int:
+    """Return a file's mode, 0 where it can't be reached: no permission is as good as no file."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
 
 
 def _parts(path: str) -> list[str]:
@@ -130,15 +140,17 @@ def _loadable(path: Path) -> LibraryFile | None:
         with path.open("rb") as stream:
             status = os.fstat(stream.fileno())
             header = stream.read(64)
+        own = _own_header()
     except OSError:
         return None
-    if len(header) < 64 or header[:6] != _own_header()[:6] or header[18:20] != _own_header()[18:20]:
+    if len(header) < 64 or (header[:6], header[18:20]) != (own[:6], own[18:20]):
         return None
     if _sections_end(header) > status.st_size:
         return None
     return LibraryFile(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size))
 
 
+@cache
 def _own_header() -> bytes:
     with Path("/proc/self/exe").open("rb") as stream:
         return stream.read(64)

@@ -52,6 +52,11 @@ class NvmlInventory:
         self._session = NvmlSession(root, Sysfs(sys_root), self._box.put, listen_pause=recheck)
         self._watch = LibraryWatch(root, recheck)
 
+    @property
+    def monitored(self) -> frozenset[str]:
+        """The UUIDs of the GPUs whose XIDs arrive; the others are not unhealthy, only not monitored (H4)."""
+        return self._session.monitored
+
     async def read(self) -> Reading:
         """Observe all GPUs now.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SLICE_MS = 500  # how long one wait lasts, and so how long it takes to end
+_SLICE_MS = 250  # how long one wait lasts, and so how long it takes to end
 _WANTED = (
     "nvmlEventTypeXidCriticalError",
     "nvmlEventMigConfigChange",

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _NO_LINK = (*ABSENT, INVALID_ARGUMENT)  # beyond the last link, drivers say one or the other
 _NO_REMOTE = (*_NO_LINK, NOT_FOUND)
+_NO_FABRIC = (*ABSENT, "NVML_ERROR_NOT_READY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def nvlink(links: tuple[Link, ...], uuids: Mapping[str, str]) -> NvLink:
 def read_fabric(gpu: GpuQuery) -> Fabric | None:
     """Return the fabric that a GPU has joined; a zero cluster UUID is none, even if 'Completed' (A16)."""
     info = gpu.api.c_nvmlGpuFabricInfo_v2_t()
-    if gpu.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info)) is None:
+    if gpu.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), absent=_NO_FABRIC) is None:
         return None
     cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
     joined = info.state == gpu.api.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == gpu.api.NVML_SUCCESS

@@ -16,8 +16,6 @@ ABSENT = (
     FUNCTION_NOT_FOUND,  # an older library
     "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",  # an older library, another version of the struct
     "NVML_ERROR_DEPRECATED",
-    "NVML_ERROR_NO_DATA",
-    "NVML_ERROR_NOT_READY",
     NO_PERMISSION,
 )
 """The GPU, library or permission does not have this: the attribute is lost, the GPU is not (A4)."""

@@ -48,6 +48,12 @@ class NvmlSession:
         """Whether NVML is initialised."""
         return self._library is not None
 
+    @property
+    def monitored(self) -> frozenset[str]:
+        """The UUIDs of the GPUs whose events arrive."""
+        listener = self._listener
+        return frozenset() if listener is None or listener.dead else listener.monitored
+
     def read(self) -> Reading:
         """Observe all GPUs, with the library that is there now.
 
@@ -124,14 +130,13 @@ class NvmlSession:
         now = time.monotonic()
         if self._listened_at and now - self._listened_at < self._listen_pause:
             return
+        level = logging.DEBUG if self._listened_at else logging.INFO  # told once per library
         self._listened_at = now
         if self._listener is not None:
             self._listener.stop(_STOP_LIMIT)
-        self._listener = self._listen(self._library.api)
-
-    def _listen(self, api: Any) -> EventListener | None:
+        api = self._library.api
         try:
-            return EventListener(api, gpu_handles(api), self._post)
+            self._listener = EventListener(api, gpu_handles(api), self._post)
         except api.NVMLError as exc:
-            log.info("NVML has no events: %s", exc)
-            return None
+            self._listener = None
+            log.log(level, "NVML has no events: %s", exc)

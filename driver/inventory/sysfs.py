@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class Sysfs:
@@ -30,7 +32,7 @@ class Sysfs:
         """Return the PCIe root complex above a PCI device, `pci0000:64`: the first such part of its device path."""
         device = self._device(bus_id)
         try:
-            parts = device.resolve(strict=True).parts
+            parts = Path(os.path.realpath(device, strict=True)).parts  # Path.resolve: RuntimeError where links loop
         except OSError as exc:
             self._warn(bus_id, f"can't be followed: {exc.strerror or exc}")
             return None
@@ -40,7 +42,7 @@ class Sysfs:
         return root
 
     def _device(self, bus_id: str) -> Path:
-        return self._root / "bus/pci/devices" / bus_id
+        return self._root / "bus/pci/devices" / (bus_id if _BUS_ID.fullmatch(bus_id) else "no-such-device")
 
     def _warn(self, bus_id: str, what: str) -> None:
         if bus_id not in self._warned:

@@ -9,6 +9,7 @@ import pytest
 
 from driver.inventory.nvml import NvmlInventory
 from tests.nvml.fake_nvml import COMPILER, FakeNvml
+from tests.nvml.listener import Listener
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -48,3 +49,19 @@ async def open_inventory(nvml: FakeNvml) -> AsyncIterator[Callable[..., NvmlInve
 def inventory(open_inventory: Callable[..., NvmlInventory]) -> NvmlInventory:
     """An inventory with time limits that only a hanging machine exceeds."""
     return open_inventory()
+
+
+@pytest.fixture
+async def listen() -> AsyncIterator[Callable[[NvmlInventory], Listener]]:
+    """Starts listening to an inventory, which the test closes, or this fixture."""
+    inventories: list[tuple[NvmlInventory, Listener]] = []
+
+    def start(inventory: NvmlInventory) -> Listener:
+        inventories.append((inventory, Listener(inventory.events())))
+        return inventories[-1][1]
+
+    yield start
+    for inventory, listener in inventories:
+        async with asyncio.timeout(10):
+            await inventory.aclose()
+        await listener.ended()

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver.inventory.profiles import load_products
-from driver.model.device import Gpu
 
 if TYPE_CHECKING:
     from driver.inventory.nvml import NvmlInventory
+    from driver.model.device import Gpu
     from tests.nvml.fake_nvml import FakeNvml
 
 PRODUCTS = sorted(load_products())
