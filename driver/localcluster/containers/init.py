@@ -38,6 +38,21 @@ def main(arguments: list[str]) -> None:
     os._exit(128)
 
 
+def enter(arguments: list[str]) -> None:
+    """Become a command in a container that runs: `enter([mode, pid, bundle, program, argument…])`."""
+    mode, pid, bundle, *command = arguments
+    try:
+        with open(f"{bundle}/config.json", encoding="utf-8") as file:
+            process = json.load(file)["process"]
+        if mode != "plain":
+            rootfs.join(pid, user_namespace=mode == "user")
+        os.chdir(process.get("cwd") or "/")
+        _become(process["user"])
+        _execute(command, dict(item.partition("=")[::2] for item in process["env"]))
+    except (OSError, rootfs.SetupError):
+        os._exit(126)
+
+
 def _run(mode: str, bundle: str, name: str, config: dict[str, Any]) -> None:
     hooks, process = config.get("hooks", {}), config["process"]
     state = {"ociVersion": config["ociVersion"], "id": name, "status": "creating", "pid": os.getpid(), "bundle": bundle}

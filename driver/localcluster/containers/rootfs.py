@@ -46,6 +46,20 @@ def separate(user_namespace: bool) -> None:
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
 
 
+def join(pid: str, *, user_namespace: bool) -> None:
+    """Enter the namespaces and the root of a process.
+
+    :raises OSError: it is gone, or not ours.
+    """
+    names = ("user", "uts", "mnt") if user_namespace else ("uts", "mnt")
+    handles = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in names]
+    root = os.open(f"/proc/{pid}/root", os.O_RDONLY | os.O_DIRECTORY)
+    for handle in handles:
+        linux.setns(handle)
+    os.fchdir(root)
+    os.chroot(".")
+
+
 def build(base: str, mounts: list[dict[str, Any]], devices: list[dict[str, Any]]) -> str:
     """Build the root below the directory `base` and return its path.
 

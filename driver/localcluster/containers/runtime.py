@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 Mode: TypeAlias = Literal["root", "user", "plain"]
 
 _START_TIMEOUT = 30.0  # seconds for init and hooks
-_INIT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from driver.localcluster.containers import init; init.main"
-_PYTHON = (sys.executable, "-I", "-S", "-c", f"{_INIT}(sys.argv[1:])", str(Path(driver.__file__).parents[1]))
+_INIT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from driver.localcluster.containers import init; init."
+_SOURCE = str(Path(driver.__file__).parents[1])
+_PYTHON = (sys.executable, "-I", "-S", "-c", f"{_INIT}main(sys.argv[1:])", _SOURCE)
+_PYTHON_EXEC = (sys.executable, "-I", "-S", "-c", f"{_INIT}enter(sys.argv[1:])", _SOURCE)
 
 
 class ContainerRuntime:
@@ -76,6 +78,29 @@ class ContainerRuntime:
             raise
         container = self.containers[name] = Container(name, request, process, bundle)
         return container
+
+    async def exec(self, container: Container, command: Sequence[str], timeout: float) -> int:  # noqa: ASYNC109
+        """Run a command in a running container, output thrown away; return its exit code, -1 if it took too long."""
+        process = await asyncio.create_subprocess_exec(
+            *_PYTHON_EXEC,
+            await self.mode(),
+            str(container.pid),
+            str(container.bundle),
+            *command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={},
+        )
+        try:
+            async with asyncio.timeout(timeout):
+                return await process.wait()
+        except TimeoutError:
+            return -1
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
 
     def of_pod(self, pod_uid: str) -> list[Container]:
         """Return the pod's containers, in the order of their start."""

@@ -1,0 +1,250 @@
+"""A node of the embedded cluster: the kubelet over real sockets, with the container runtime beside it.
+
+The runtime, the files and the containers outlive `restart()`, as they outlive a real kubelet's process; everything
+else is made anew. Semantics as recorded from a real kubelet 1.36 (`recordings: kubelet-calls, device-plugin-calls`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from driver.errors import DriverError
+from driver.localcluster.apiserver.errors import StatusError
+from driver.localcluster.apiserver.objects import metadata, name_of
+from driver.localcluster.containers.runtime import ContainerRuntime
+from driver.localcluster.kubelet.claim_cache import ClaimCache
+from driver.localcluster.kubelet.claims import ClaimManager
+from driver.localcluster.kubelet.device_grants import Grants
+from driver.localcluster.kubelet.device_manager import DeviceManager
+from driver.localcluster.kubelet.dra_plugins import DraPlugins
+from driver.localcluster.kubelet.events import EventRecorder
+from driver.localcluster.kubelet.health import HealthBoard
+from driver.localcluster.kubelet.node_object import NodeObject
+from driver.localcluster.kubelet.plugin_watcher import PluginWatcher
+from driver.localcluster.kubelet.pod_resources import PodResources
+from driver.localcluster.kubelet.pod_worker import PodWorker
+from driver.localcluster.kubelet.registration import Registrar
+from driver.localcluster.kubelet.services import NodeServices
+from driver.localcluster.kubelet.times import Times
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from driver.localcluster.apiserver.objects import Object
+    from driver.localcluster.apiserver.store import Store
+    from driver.localcluster.kubelet.paths import NodePaths
+
+_log = logging.getLogger(__name__)
+
+
+class Kubelet:
+    """One node's kubelet. Start it, stop it (its containers end), or restart it (they don't)."""
+
+    def __init__(
+        self,
+        name: str,
+        store: Store,
+        paths: NodePaths,
+        *,
+        times: Times | None = None,
+        runtime: ContainerRuntime | None = None,
+    ) -> None:
+        self.name = name
+        self.paths = paths
+        self.runtime = runtime or ContainerRuntime(paths.containers, cdi_dirs=paths.cdi_dirs)
+        self.node = NodeObject(store, name)
+        self._store = store
+        self._times = times or Times()
+        self._process: _Process | None = None
+
+    async def start(self) -> None:
+        """Start; when it returns the node is Ready and its sockets are served."""
+        self.paths.make()
+        self.node.register()
+        self._process = _Process(self, self._store, self._times)
+        await self._process.start()
+
+    async def kill(self) -> None:
+        """End the kubelet's process; containers run on, the API server learns nothing."""
+        if self._process is not None:
+            await self._process.aclose()
+            self._process = None
+
+    async def restart(self) -> None:
+        """End the kubelet's process and start it again."""
+        await self.kill()
+        await self.start()
+
+    async def stop(self) -> None:
+        """End the kubelet and all containers of the node."""
+        await self.kill()
+        await self.runtime.aclose()
+
+    def log_path(self, namespace: str, pod: str, container: str, *, previous: bool = False) -> Path | None:
+        """Return where a container's present (or previous) start writes its output; None if it has not started."""
+        found = self._store.find("pods", pod, namespace)
+        logs = sorted(
+            self.paths.pods.glob(f"{metadata(found or {}).get('uid', '-')}/logs/{container}-*.log"),
+            key=lambda path: int(path.stem.rpartition("-")[2]),
+        )
+        wanted = logs[:-1] if previous else logs
+        return wanted[-1] if wanted else None
+
+
+class _Process:
+    """What ends and begins with the kubelet's process."""
+
+    def __init__(self, kubelet: Kubelet, store: Store, times: Times) -> None:
+        paths, node = kubelet.paths, kubelet.node
+        self._name, self._store, self._node = kubelet.name, store, node
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: dict[str, asyncio.Task[Any]] = {}
+        self._times = times
+        self._health = HealthBoard(times, _health_services(store), self._publish_pods)
+        self._plugins = DraPlugins(times, self._health, self._wipe)
+        cache = ClaimCache(paths.claims_checkpoint)
+        self._claims = ClaimManager(cache, self._plugins, lambda ns, name: store.find("resourceclaims", name, ns))
+        self._devices = DeviceManager(paths.device_plugins, Grants(paths.devices_checkpoint), times, self._publish_node)
+        self._pod_resources = PodResources(paths.pod_resources, self._claims, self._devices, self._active_pods)
+        self._watcher = PluginWatcher(paths.plugins_registry, Registrar({"DRAPlugin": self._plugins}, times), times)
+        self._services = NodeServices(
+            node=kubelet.name, store=store, runtime=kubelet.runtime, claims=self._claims, devices=self._devices,
+            health=self._health, events=EventRecorder(store, kubelet.name), paths=paths, times=times,
+        )  # fmt: skip
+
+    async def start(self) -> None:
+        self._claims.cache.load()
+        self._wipe("")
+        await self._devices.start()
+        await self._pod_resources.start()
+        watching = asyncio.Event()
+        self._spawn("plugins", self._watcher.run(watching))
+        await watching.wait()
+        self._publish_node()
+        listed = asyncio.Event()
+        self._spawn("pods", self._follow_pods(listed))
+        await listed.wait()
+
+    async def aclose(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._pod_resources.aclose()
+        await self._devices.aclose()
+        await self._plugins.aclose()
+        await self._health.aclose()
+
+    def _spawn(self, name: str, work: Any) -> None:
+        task = self._tasks[name] = asyncio.create_task(work, name=f"{self._name}: {name}")
+        task.add_done_callback(lambda done: self._ended(name, done))
+
+    def _ended(self, name: str, task: asyncio.Task[Any]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("%s: %s failed", self._name, name, exc_info=task.exception())
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    async def _follow_pods(self, listed: asyncio.Event) -> None:
+        """Give every pod of this node a worker; list anew when the watch has lost track."""
+        selector = f"spec.nodeName={self._name}"
+        while True:
+            present = self._store.list("pods", field_selector=selector)
+            since = self._store.revision
+            self._forget_others({metadata(pod)["uid"] for pod in present})
+            for pod in present:
+                self._take(pod)
+            listed.set()
+            try:
+                async for type_, pod in self._store.watch("pods", since=since, field_selector=selector):
+                    if type_ == "DELETED":
+                        self._gone(metadata(pod)["uid"])
+                    else:
+                        self._take(pod)
+            except StatusError as exc:
+                _log.info("%s: pods are listed anew: %s", self._name, exc)
+            else:
+                return
+
+    def _take(self, pod: Object) -> None:
+        uid = metadata(pod)["uid"]
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.update(pod)
+            return
+        worker = self._workers[uid] = PodWorker(self._services, pod)
+        self._spawn(uid, self._work(worker))
+
+    async def _work(self, worker: PodWorker) -> None:
+        try:
+            await worker.run()
+        finally:
+            self._workers.pop(worker.uid, None)
+
+    def _gone(self, uid: str) -> None:
+        worker = self._workers.get(uid)
+        if worker is not None:
+            worker.terminate()
+
+    def _forget_others(self, present: set[str]) -> None:
+        """Clean up after pods that vanished while nobody watched."""
+        for uid in set(self._workers) - present:
+            self._gone(uid)
+        known = {container.request.pod_uid for container in self._services.runtime.containers.values()}
+        known |= {uid for claim in self._claims.cache for uid in claim.pods}
+        known |= {grant.pod for grant in self._devices.all_grants()}
+        for uid in known - present - set(self._workers):
+            self._spawn(uid, self._clean_up(uid))
+
+    async def _clean_up(self, uid: str) -> None:
+        runtime = self._services.runtime
+        for container in runtime.of_pod(uid):
+            await container.stop(0)
+            runtime.remove(container)
+        while True:
+            try:
+                await self._claims.unprepare(uid)
+                break
+            except DriverError as exc:
+                _log.warning("%s: unprepare of a pod that is gone: %s", self._name, exc)
+            await asyncio.sleep(self._times.unprepare_retry)
+        self._devices.release(uid)
+
+    def _active_pods(self) -> Iterator[Object]:
+        return (worker.pod for worker in list(self._workers.values()) if worker.active)
+
+    # --- what is written to the API server ---------------------------------------------------------------------------
+
+    def _publish_pods(self) -> None:
+        for worker in list(self._workers.values()):
+            worker.publish()
+
+    def _publish_node(self) -> None:
+        try:
+            self._node.update(self._devices.resources(), ready=True)
+        except DriverError as exc:
+            _log.warning("status of node %s: %s", self._name, exc)
+
+    def _wipe(self, driver: str) -> None:
+        """Delete the ResourceSlices of one driver, or of all, on this node."""
+        selector = f"spec.nodeName={self._name}" + (f",spec.driver={driver}" if driver else "")
+        slices = self._store.list("resourceslices", field_selector=selector)
+        for item in slices:
+            try:
+                self._store.delete("resourceslices", name_of(item))
+            except DriverError as exc:
+                _log.warning("%s: slice %s: %s", self._name, name_of(item), exc)
+        if slices:
+            _log.info("%s: %d slices of %s deleted", self._name, len(slices), driver or "all drivers")
+
+
+def _health_services(store: Store) -> tuple[str, ...]:
+    """Return the health services that a kubelet of this version knows."""
+    if not store.features.enabled("ResourceHealthStatus"):
+        return ()
+    newest = tuple(int(part) for part in store.features.kubernetes.split(".")) >= (1, 37)
+    return ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth") if newest else ("v1alpha1.DRAResourceHealth",)

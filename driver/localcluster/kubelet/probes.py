@@ -1,0 +1,128 @@
+"""Startup, readiness and liveness probes of a running container."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from driver.localcluster.kubelet.command import stands_in
+from driver.localcluster.kubelet.pod_state import NODE_IP
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from driver.localcluster.apiserver.objects import Object
+    from driver.localcluster.containers.process import Container
+    from driver.localcluster.kubelet.pod_state import ContainerState
+    from driver.localcluster.kubelet.services import NodeServices
+
+_log = logging.getLogger(__name__)
+
+
+async def supervise(
+    services: NodeServices,
+    pod: Callable[[], Object],
+    state: ContainerState,
+    container: Container,
+    changed: Callable[[], None],
+) -> None:
+    """Set `started` and `ready` as the probes say, and stop the container when it is to be restarted."""
+    spec = state.spec
+    startup = spec.get("startupProbe")
+    if startup is not None and not await _comes_up(services, pod, state, container, startup):
+        return
+    state.started = True
+    readiness, liveness = spec.get("readinessProbe"), spec.get("livenessProbe")
+    state.ready = readiness is None
+    changed()
+    async with asyncio.TaskGroup() as group:
+        if readiness is not None:
+            group.create_task(_follow_readiness(services, state, container, readiness, changed))
+        if liveness is not None:
+            group.create_task(_comes_up(services, pod, state, container, liveness, forever=True))
+
+
+async def _follow_readiness(
+    services: NodeServices,
+    state: ContainerState,
+    container: Container,
+    probe: dict[str, Any],
+    changed: Callable[[], None],
+) -> None:
+    scale, successes, failures = services.times.grace, 0, 0
+    await asyncio.sleep(probe.get("initialDelaySeconds", 0) * scale)
+    while True:
+        passed = await _check(services, state.spec, container, probe)
+        successes, failures = (successes + 1, 0) if passed else (0, failures + 1)
+        before = state.ready
+        if successes >= probe.get("successThreshold", 1):
+            state.ready = True
+        elif failures >= probe.get("failureThreshold", 3):
+            state.ready = False
+        if state.ready != before:
+            changed()
+        await asyncio.sleep(probe.get("periodSeconds", 10) * scale)
+
+
+async def _comes_up(
+    services: NodeServices,
+    pod: Callable[[], Object],
+    state: ContainerState,
+    container: Container,
+    probe: dict[str, Any],
+    *,
+    forever: bool = False,
+) -> bool:
+    """Wait for a first success, or with `forever` watch on; stop the container after too many failures in a row."""
+    kind, scale, failures = ("Liveness" if forever else "Startup"), services.times.grace, 0
+    await asyncio.sleep(probe.get("initialDelaySeconds", 0) * scale)
+    while failures < probe.get("failureThreshold", 3):
+        if await _check(services, state.spec, container, probe):
+            failures = 0
+            if not forever:
+                return True
+        else:
+            failures += 1
+            services.events.record(pod(), "Unhealthy", f"{kind} probe failed", warning=True)
+        await asyncio.sleep(probe.get("periodSeconds", 10) * scale)
+    text = f"Container {state.name} failed {kind.lower()} probe, will be restarted"
+    services.events.record(pod(), "Killing", text)
+    await container.stop(pod()["spec"].get("terminationGracePeriodSeconds", 30) * scale)
+    return False
+
+
+async def _check(services: NodeServices, spec: dict[str, Any], container: Container, probe: dict[str, Any]) -> bool:
+    timeout = float(probe.get("timeoutSeconds", 1))
+    if "exec" in probe:
+        return await services.runtime.exec(container, probe["exec"]["command"], timeout) == 0
+    if stands_in(spec):
+        return True  # the server that would answer is in the image
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(timeout):
+            if "httpGet" in probe:
+                return await _http_get(spec, probe["httpGet"])
+            if "tcpSocket" in probe:
+                host = probe["tcpSocket"].get("host") or NODE_IP
+                _, writer = await asyncio.open_connection(host, _port(spec, probe["tcpSocket"]["port"]))
+                writer.close()
+            return True
+    return False
+
+
+async def _http_get(spec: dict[str, Any], get: dict[str, Any]) -> bool:
+    host = get.get("host") or NODE_IP
+    reader, writer = await asyncio.open_connection(host, _port(spec, get["port"]))
+    try:
+        path = get.get("path") or "/"
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: kube-probe\r\n\r\n".encode())
+        parts = (await reader.readline()).split()
+        return len(parts) > 1 and parts[1].isdigit() and 200 <= int(parts[1]) < 400
+    finally:
+        writer.close()
+
+
+def _port(spec: dict[str, Any], port: int | str) -> int:
+    ports = {item.get("name"): item["containerPort"] for item in spec.get("ports") or ()}
+    return int(ports.get(port, port))
