@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from driver.localcluster.scheduler import cel
+from tests.deploy.manifests import DEPLOY, EXAMPLES, build, load
+
+CLASSES = [item for item in build("base") if item["kind"] == "DeviceClass"]
+
+
+def claim_specs(objects):
+    """The claims' specs by the reference with which a pod names them."""
+    return {
+        (item["kind"], item["metadata"]["name"]): item["spec"]["spec"]
+        if item["kind"] == "ResourceClaimTemplate"
+        else item["spec"]
+        for item in objects
+        if item["kind"].startswith("ResourceClaim")
+    }
+
+
+def requests(spec):
+    return {request["name"]: request["exactly"] for request in spec["devices"]["requests"]}
+
+
+def selectors(spec):
+    return [selector["cel"]["expression"] for selector in spec.get("selectors", [])]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_reference_resolves(path):
+    objects = load(path)
+    claims = claim_specs(objects)
+    pods = [item["spec"] for item in objects if item["kind"] == "Pod"]
+    used = set()
+    assert pods
+    for pod in pods:
+        by_name = {}
+        for entry in pod["resourceClaims"]:
+            kind = "ResourceClaim" if "resourceClaimName" in entry else "ResourceClaimTemplate"
+            reference = (kind, entry.get("resourceClaimName") or entry["resourceClaimTemplateName"])
+            by_name[entry["name"]] = claims[reference]
+            used.add(reference)
+        for container in pod["containers"]:
+            for claim in container["resources"]["claims"]:
+                assert claim.get("request", next(iter(requests(by_name[claim["name"]])))) in requests(
+                    by_name[claim["name"]]
+                )
+        volumes = {volume["name"] for volume in pod.get("volumes", [])}
+        mounts = {mount["name"] for container in pod["containers"] for mount in container.get("volumeMounts", [])}
+        assert mounts == volumes
+    assert used == set(claims)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_claims_name_classes_and_requests_that_exist(path):
+    for spec in claim_specs(load(path)).values():
+        named = requests(spec)
+        assert {request["deviceClassName"] for request in named.values()} <= {
+            item["metadata"]["name"] for item in CLASSES
+        }
+        for constraint in spec["devices"].get("constraints", []):
+            assert set(constraint["requests"]) <= set(named)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_selectors_compile(path):
+    for spec in claim_specs(load(path)).values():
+        for request in requests(spec).values():
+            for expression in selectors(request):
+                assert cel.compile(expression)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_names_do_not_clash_and_the_file_says_what_it_is_for(path):
+    objects = load(path)
+    names = [(item["kind"], item["metadata"]["name"]) for item in objects]
+    assert len(names) == len(set(names))
+    assert path.read_text().startswith("# ")
+    for item in objects:
+        assert re.fullmatch(r"[a-z0-9-]+", item["metadata"]["name"])
+
+
+def test_the_classes_tell_gpus_from_partitions():
+    gpu = cel.variables("gpu.nvidia.com", {"gpu.nvidia.com": {"type": "gpu"}}, {})
+    mig = cel.variables("gpu.nvidia.com", {"gpu.nvidia.com": {"type": "mig"}}, {})
+    other = cel.variables("nic.example.com", {"gpu.nvidia.com": {"type": "gpu"}}, {})
+    chosen = {
+        item["metadata"]["name"]: [cel.compile(*selectors(item["spec"])).matches(it) for it in (gpu, mig, other)]
+        for item in CLASSES
+    }
+    assert chosen == {"gpu.nvidia.com": [True, False, False], "mig.nvidia.com": [False, True, False]}
+
+
+def test_there_are_examples():
+    assert {path.stem for path in EXAMPLES} >= {
+        "whole-gpu",
+        "four-h100",
+        "by-memory",
+        "nvlink-pair",
+        "shared-between-containers",
+        "shared-between-pods",
+    }
+    assert "examples/" in (DEPLOY / "README.md").read_text()

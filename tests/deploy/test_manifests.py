@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import pytest
+import yaml
+
+import driver
+from driver.kubelet.sockets import registration_path, service_path
+from driver.settings import load_settings
+from tests.deploy.manifests import BUILDS, DEPLOY, OVERLAYS, agent, build, build_path, environment, load, one, pod_spec
+
+CLUSTER_SCOPED = {
+    "Namespace",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "DeviceClass",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
+UNPRIVILEGED = ("base", "overlays/nvidia", "overlays/fake")
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("*.yaml")), ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_every_file_is_yaml_without_repeated_keys(path):
+    class Strict(yaml.SafeLoader):
+        def construct_mapping(self, node, deep=False):
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            assert len(keys) == len(set(keys)), f"{path}: {node.start_mark.line + 1}: a key comes twice"
+            return super().construct_mapping(node, deep)
+
+    assert all(isinstance(item, dict) for item in yaml.load_all(path.read_text(), Loader=Strict))
+
+
+@pytest.mark.parametrize(
+    "folder", ["base", *OVERLAYS, *(f"components/{p.name}" for p in (DEPLOY / "components").iterdir())]
+)
+def test_every_file_of_a_folder_is_used_and_there(folder):
+    kustomization = load(DEPLOY / folder / "kustomization.yaml")[0]
+    patches = [patch["path"] for patch in kustomization.get("patches", []) if "path" in patch]
+    files = [name for name in kustomization.get("resources", []) + patches if name.endswith(".yaml")]
+    assert sorted([*files, "kustomization.yaml"]) == sorted(path.name for path in (DEPLOY / folder).iterdir())
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_each_object_once_and_in_its_scope(name):
+    objects = build(name)
+    names = [(item["kind"], item["metadata"]["name"]) for item in objects]
+    assert len(names) == len(set(names))
+    namespace = one(objects, "Namespace")["metadata"]["name"]
+    for item in objects:
+        wanted = None if item["kind"] in CLUSTER_SCOPED else namespace
+        assert item["metadata"].get("namespace") == wanted, item["kind"]
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_the_settings_are_ones_that_the_agent_takes(name):
+    settings = load_settings(environ=environment(build(name)))
+    assert settings.node_name == "node-1"
+    assert settings.pod_uid
+    assert settings.log_format == "json"
+    assert settings.fake == (name == "overlays/fake")
+    assert agent(build(name))["args"] == ["run"]
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_what_the_agent_writes_and_serves_is_on_the_host_by_the_same_path(name):
+    settings = load_settings(environ=environment(build(name)))
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod_spec(build(name))["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in agent(build(name))["volumeMounts"]}
+    writable = {path for path, mount in mounts.items() if not mount.get("readOnly")}
+    same = {path for path, mount in mounts.items() if volumes[mount["name"]] == path}
+    for needed in (
+        settings.state,
+        service_path(settings.plugins_dir, settings.pod_uid).parent,
+        registration_path(settings.registry_dir, settings.pod_uid).parent,
+        settings.cdi_dir,
+    ):
+        assert str(needed) in writable & same
+    pod_resources = str(settings.pod_resources_socket.parent)
+    assert pod_resources in same
+    assert mounts[pod_resources]["readOnly"] is True
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_every_mount_has_a_volume_and_every_volume_a_mount(name):
+    volumes = [volume["name"] for volume in pod_spec(build(name))["volumes"]]
+    mounts = [mount["name"] for mount in agent(build(name))["volumeMounts"]]
+    assert sorted(volumes) == sorted(mounts)
+    assert len(set(volumes)) == len(volumes)
+
+
+@pytest.mark.parametrize("name", ["overlays/nvidia", "overlays/mig-mps"])
+def test_the_hosts_root_is_read_only_and_where_the_settings_say(name):
+    settings = load_settings(environ=environment(build(name)))
+    (mount,) = [mount for mount in agent(build(name))["volumeMounts"] if mount["name"] == "host"]
+    assert mount == {
+        "name": "host",
+        "mountPath": str(settings.driver_root),
+        "readOnly": True,
+        "mountPropagation": "HostToContainer",
+    }
+    assert str(settings.host_driver_root) == "/"
+    assert all(path.is_relative_to(settings.driver_root) for path in settings.container_runtime_configs)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_A14_probes_ask_what_the_agent_answers(name):
+    container = agent(build(name))
+    settings = load_settings(environ=environment(build(name)))
+    assert settings.http_address is not None
+    assert container["ports"] == [{"name": "http", "containerPort": settings.http_address.port}]
+    probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+    assert probes == {
+        "startup": {"path": "/healthz", "port": "http"},
+        "liveness": {"path": "/healthz", "port": "http"},
+        "readiness": {"path": "/readyz", "port": "http"},
+    }
+
+
+@pytest.mark.parametrize("name", UNPRIVILEGED)
+def test_no_privileges(name):
+    spec, container = pod_spec(build(name)), agent(build(name))
+    assert container["securityContext"] == {
+        "privileged": False,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+
+
+def test_the_base_and_the_fake_see_nothing_of_the_host_but_the_kubelets_and_cdis_directories():
+    for name in ("base", "overlays/fake"):
+        assert sorted(volume["hostPath"]["path"] for volume in pod_spec(build(name))["volumes"]) == [
+            "/var/lib/kubelet/plugins/gpu.nvidia.com",
+            "/var/lib/kubelet/plugins_registry",
+            "/var/lib/kubelet/pod-resources",
+            "/var/run/cdi",
+        ]
+
+
+def test_changing_mig_and_running_mps_take_privileges():
+    spec, container = pod_spec(build("overlays/mig-mps")), agent(build("overlays/mig-mps"))
+    assert container["securityContext"]["privileged"] is True
+    assert "capabilities" not in container["securityContext"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert spec["hostPID"] is True
+    assert {"/dev", "/dev/shm"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
+
+
+def test_without_privileges_the_toolkit_gives_the_agent_its_device_nodes():
+    assert pod_spec(build("overlays/nvidia"))["runtimeClassName"] == "nvidia"
+    assert environment(build("overlays/nvidia"))["NVIDIA_VISIBLE_DEVICES"] == "all"
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_the_new_agent_is_up_before_the_old_one_goes(name):
+    daemonset = one(build(name), "DaemonSet")
+    assert daemonset["spec"]["updateStrategy"] == {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+    }
+    spec = daemonset["spec"]["template"]["spec"]
+    assert "hostPort" not in spec["containers"][0]["ports"][0]
+    assert spec["priorityClassName"] == "system-node-critical"
+    assert {"key": "nvidia.com/gpu", "operator": "Exists"} in spec["tolerations"]
+    assert spec["serviceAccountName"] == one(build(name), "ServiceAccount")["metadata"]["name"]
+    assert (
+        daemonset["spec"]["selector"]["matchLabels"].items()
+        <= daemonset["spec"]["template"]["metadata"]["labels"].items()
+    )
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_gpu_nodes_only_but_for_the_fake(name):
+    assert ("affinity" in pod_spec(build(name))) == (name != "overlays/fake")
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_resources_are_bounded(name):
+    resources = agent(build(name))["resources"]
+    assert set(resources["requests"]) == {"cpu", "memory"}
+    assert "memory" in resources["limits"]
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_the_images_tag_is_this_version(name):
+    assert agent(build(name))["image"] == f"gpu-dra:{driver.__version__}"
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_the_namespace_admits_pods_with_host_paths(name):
+    labels = one(build(name), "Namespace")["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+@pytest.fixture
+def built_with(tmp_path):
+    def build_with(component: str):
+        target = tmp_path / "kustomization.yaml"
+        # Kustomize wants relative paths and, by default, nothing outside.
+        up = "../" * len(tmp_path.resolve().parts[1:])
+        target.write_text(
+            f"resources: [{up}{str(DEPLOY)[1:]}/base]\ncomponents: [{up}{str(DEPLOY)[1:]}/components/{component}]\n"
+        )
+        return build_path(tmp_path, "--load-restrictor=LoadRestrictionsNone")
+
+    return build_with
+
+
+def test_extended_resources_are_offered_only_where_asked_for(built_with):
+    assert not [item for item in build("base") if "extendedResourceName" in item.get("spec", {})]
+    objects = built_with("extended-resource")
+    assert one(objects, "DeviceClass", "gpu.nvidia.com")["spec"]["extendedResourceName"] == "nvidia.com/gpu"
+    assert "extendedResourceName" not in one(objects, "DeviceClass", "mig.nvidia.com")["spec"]
+
+
+def test_device_classes_for_older_clusters(built_with):
+    objects = built_with("resource-v1beta1")
+    assert {item["apiVersion"] for item in objects if item["kind"] == "DeviceClass"} == {"resource.k8s.io/v1beta1"}
+    assert {item["apiVersion"] for item in build("base") if item["kind"] == "DeviceClass"} == {"resource.k8s.io/v1"}
