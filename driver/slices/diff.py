@@ -124,7 +124,7 @@ def _match(
     obsolete = []
     for item in sorted(own, key=_name):  # two instances of the driver must choose alike
         index = owner.index_of(item)
-        if index is None or index >= len(wanted):
+        if index is None or index >= len(wanted) or _pool(item) != _pool({"spec": wanted[index]}):
             obsolete.append(item)
         else:
             by_index.setdefault(index, []).append(item)
@@ -153,6 +153,11 @@ def _owned(item: JsonObject, owner: Owner) -> bool:
     """Say whether the Node, and not a former one of the same name, owns the slice."""
     references = item["metadata"].get("ownerReferences") or ()
     return owner.node_uid is None or any(one.get("uid") == owner.node_uid for one in references)
+
+
+def _pool(item: JsonObject) -> str:
+    """Return the pool's name, which the API lets nobody change."""
+    return str((item["spec"].get("pool") or {}).get("name") or "")
 
 
 def _generation(item: JsonObject) -> int:

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from driver.model.device import Gpu
+from driver.model.health import Effect, Taint
+from driver.model.snapshot import Snapshot
+from driver.slices.build import BuildOptions, build
+from tests.unit.slices.helpers import FELL_OFF, NODE, OPTIONS, add, gpus, names, new_store, snapshot
+
+WITHOUT_TAINTS = replace(OPTIONS, taints=False)
+PRODUCTS = "t4,l4,l40s,a10,a30,a100-40,a100-80,h100,h100-pcie,h200,b200,gb200,rtx-pro-6000"
+
+
+def test_a_node_is_one_pool_in_one_slice() -> None:
+    (spec,) = build(snapshot("h100:8"), OPTIONS)
+    assert spec["driver"] == "gpu.nvidia.com"
+    assert spec["nodeName"] == NODE
+    assert spec["pool"] == {"name": NODE, "generation": 1, "resourceSliceCount": 1}
+    assert names([spec]) == [[f"gpu-{minor}" for minor in range(8)]]
+
+
+def test_pool_and_driver_are_options() -> None:
+    (spec,) = build(snapshot("l4"), BuildOptions(node_name="n", pool="p", driver="gpu.example.com"))
+    assert (spec["nodeName"], spec["pool"]["name"], spec["driver"]) == ("n", "p", "gpu.example.com")
+
+
+def test_a_node_without_gpus_publishes_an_empty_pool() -> None:
+    (spec,) = build(Snapshot(), OPTIONS)
+    assert spec["devices"] == []
+    assert spec["pool"]["resourceSliceCount"] == 1
+    add(new_store(), [spec])
+
+
+@pytest.mark.parametrize("spec", [PRODUCTS, "h100:8,l4:130", "a30@mig=1g.6gb*4,h100:2@mig=1g.10gb*7,l4", "l4:129"])
+@pytest.mark.parametrize("options", [OPTIONS, WITHOUT_TAINTS])
+def test_A9_an_api_server_takes_all_slices(spec: str, options: BuildOptions) -> None:
+    specs = build(snapshot(spec), options)
+    stored = add(new_store(), specs)
+    assert [item["spec"]["pool"]["resourceSliceCount"] for item in stored] == [len(specs)] * len(specs)
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "sizes"),
+    [
+        (128, WITHOUT_TAINTS, [128]),
+        (129, WITHOUT_TAINTS, [128, 1]),
+        (64, OPTIONS, [64]),
+        (65, OPTIONS, [64, 1]),
+        (129, OPTIONS, [64, 64, 1]),
+    ],
+)
+def test_A9_slices_are_split_at_the_limits(count: int, options: BuildOptions, sizes: list[int]) -> None:
+    specs = build(snapshot(f"l4:{count}"), options)
+    assert [len(some) for some in names(specs)] == sizes
+    assert [name for some in names(specs) for name in some] == [f"gpu-{minor}" for minor in range(count)]
+
+
+def test_A9_a_gpu_that_falls_ill_changes_one_slice_in_place() -> None:
+    before = build(snapshot("l4:65"), OPTIONS)
+    after = build(snapshot("l4:65", taints={64: (FELL_OFF,)}), OPTIONS)
+    assert names(before) == names(after)
+    assert [one == other for one, other in zip(before, after, strict=True)] == [True, False]
+    add(new_store(), after)
+
+
+def test_the_same_snapshot_gives_the_same_slices_whatever_its_order() -> None:
+    wanted = build(snapshot("h100:4,l4:2"), OPTIONS)
+    shuffled = Snapshot(versions=snapshot("h100:4,l4:2").versions, gpus=gpus("h100:4,l4:2")[::-1])
+    assert build(shuffled, OPTIONS) == wanted == build(snapshot("h100:4,l4:2"), OPTIONS)
+
+
+def test_A10_names_of_the_others_stay_when_a_gpu_drops() -> None:
+    whole = snapshot("h100:4")
+    without = replace(whole, gpus=tuple(gpu for gpu in whole.gpus if gpu.minor != 1))
+    assert names(build(without, OPTIONS)) == [["gpu-0", "gpu-2", "gpu-3"]]
+    shown = {device["name"]: device["attributes"]["uuid"] for device in build(without, OPTIONS)[0]["devices"]}
+    before = {device["name"]: device["attributes"]["uuid"] for device in build(whole, OPTIONS)[0]["devices"]}
+    assert shown.items() <= before.items()
+
+
+def test_P1_gpus_without_minor_numbers_come_last_and_are_named_by_uuid() -> None:
+    some = (Gpu(uuid="GPU-b", index=0), Gpu(uuid="GPU-a", index=1), Gpu(uuid="GPU-c", index=2, minor=7))
+    assert names(build(Snapshot(gpus=some), OPTIONS)) == [["gpu-7", "gpu-a", "gpu-b"]]
+
+
+def test_a_second_device_of_one_name_does_not_spoil_the_slice() -> None:
+    some = (Gpu(uuid="GPU-a", index=0, minor=0), Gpu(uuid="GPU-b", index=1, minor=0))
+    specs = build(Snapshot(gpus=some), OPTIONS)
+    assert names(specs) == [["gpu-0"]]
+    add(new_store(), specs)
+
+
+# --- MIG -------------------------------------------------------------------------------------------------------------
+
+
+def test_mig_devices_are_offered_instead_of_their_parent() -> None:
+    specs = build(snapshot("h100@mig=1g.10gb:0+3g.40gb:4,l4"), OPTIONS)
+    assert names(specs) == [["gpu-0-mig-1g10gb-19-0", "gpu-0-mig-3g40gb-9-4", "gpu-1"]]
+    assert [device["attributes"]["type"]["string"] for device in specs[0]["devices"]] == ["mig", "mig", "gpu"]
+
+
+def test_a_gpu_in_mig_mode_without_mig_devices_offers_nothing() -> None:
+    assert names(build(snapshot("h100@mig,l4"), OPTIONS)) == [["gpu-1"]]
+
+
+# --- health ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_unhealthy_gpu_is_tainted_and_so_are_its_mig_devices() -> None:
+    (spec,) = build(snapshot("l4:2,h100@mig=1g.10gb*2", taints={1: (FELL_OFF,), 2: (FELL_OFF,)}), OPTIONS)
+    taint = {"key": "gpu.nvidia.com/xid", "value": "79", "effect": "NoSchedule"}
+    assert [device.get("taints") for device in spec["devices"]] == [None, [taint], [taint], [taint]]
+
+
+def test_a_healthy_gpu_may_have_a_taint_without_effect() -> None:
+    unmonitored = Taint("gpu.nvidia.com/unmonitored", "", Effect.NONE)
+    sick = snapshot("l4", taints={0: (unmonitored,)})
+    healthy = replace(sick, health={uuid: replace(one, healthy=True) for uuid, one in sick.health.items()})
+    (spec,) = build(healthy, OPTIONS)
+    assert spec["devices"][0]["taints"] == [{"key": "gpu.nvidia.com/unmonitored", "effect": "None"}]
+    assert names(build(healthy, WITHOUT_TAINTS)) == [["gpu-0"]]
+
+
+def test_where_taints_are_dropped_unhealthy_devices_are_withdrawn() -> None:
+    specs = build(snapshot("l4:2,h100@mig=1g.10gb*2", taints={1: (FELL_OFF,), 2: (FELL_OFF,)}), WITHOUT_TAINTS)
+    assert names(specs) == [["gpu-0"]]
+    assert "taints" not in specs[0]["devices"][0]
+
+
+@pytest.mark.parametrize("features", [{"kubernetes": "1.34"}, {"kubernetes": "1.37"}, {"dra_versions": ("v1beta1",)}])
+def test_slices_are_valid_in_every_release(features: dict[str, Any]) -> None:
+    specs = build(snapshot("h100:2@mig=1g.10gb*7,l4:60", taints={0: (FELL_OFF,)}), OPTIONS)
+    assert len(add(new_store(**features), specs)) == 2
