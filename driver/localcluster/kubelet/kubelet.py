@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import DriverError
-from driver.localcluster.apiserver.errors import StatusError
+from driver.localcluster.apiserver.errors import StatusError, bad_request
 from driver.localcluster.apiserver.objects import metadata, name_of
 from driver.localcluster.containers.runtime import ContainerRuntime
 from driver.localcluster.kubelet.claim_cache import ClaimCache
@@ -23,6 +23,7 @@ from driver.localcluster.kubelet.events import EventRecorder
 from driver.localcluster.kubelet.health import HealthBoard
 from driver.localcluster.kubelet.node_object import NodeObject
 from driver.localcluster.kubelet.plugin_watcher import PluginWatcher
+from driver.localcluster.kubelet.pod_logs import read_log
 from driver.localcluster.kubelet.pod_resources import PodResources
 from driver.localcluster.kubelet.pod_worker import PodWorker
 from driver.localcluster.kubelet.registration import Registrar
@@ -30,11 +31,12 @@ from driver.localcluster.kubelet.services import NodeServices
 from driver.localcluster.kubelet.times import Times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.apiserver.store import Store
+    from driver.localcluster.apiserver.subresources import LogRequest
     from driver.localcluster.kubelet.paths import NodePaths
 
 _log = logging.getLogger(__name__)
@@ -83,15 +85,29 @@ class Kubelet:
         await self.kill()
         await self.runtime.aclose()
 
-    def log_path(self, namespace: str, pod: str, container: str, *, previous: bool = False) -> Path | None:
+    def log_path(self, pod_uid: str, container: str, *, previous: bool = False) -> Path | None:
         """Return where a container's present (or previous) start writes its output; None if it has not started."""
-        found = self._store.find("pods", pod, namespace)
         logs = sorted(
-            self.paths.pods.glob(f"{metadata(found or {}).get('uid', '-')}/logs/{container}-*.log"),
+            self.paths.pods.glob(f"{pod_uid}/logs/{container}-*.log"),
             key=lambda path: int(path.stem.rpartition("-")[2]),
         )
         wanted = logs[:-1] if previous else logs
         return wanted[-1] if wanted else None
+
+    def log(self, request: LogRequest) -> AsyncIterator[bytes]:
+        """Yield a container's log.
+
+        :raises StatusError: 400: it has not started (or not twice, if the previous one is asked for).
+        """
+        uid = str(metadata(request.pod)["uid"])
+        path = self.log_path(uid, request.container, previous=request.previous)
+        if path is None:
+            what = "previous terminated container" if request.previous else "container"
+            state = "not found" if request.previous else "is waiting to start: ContainerCreating"
+            raise bad_request(f'{what} "{request.container}" in pod "{name_of(request.pod)}" {state}')
+        running = [item for item in self.runtime.of_pod(uid) if item.request.log_path == path and item.running]
+        follow = running[0] if running and request.follow else None
+        return read_log(path, container=follow, tail_lines=request.tail_lines, limit=request.limit_bytes)
 
 
 class _Process:

@@ -91,7 +91,7 @@ class Bench:
         return next((item for item in found if item["name"] == container), {})
 
     def log(self, name: str, container: str = "c", *, previous: bool = False) -> str:
-        path = self.kubelet.log_path("default", name, container, previous=previous)
+        path = self.kubelet.log_path(self.get(name)["metadata"]["uid"], container, previous=previous)
         return path.read_text(encoding="utf-8") if path else ""
 
     def events(self, reason: str) -> list[str]:
