@@ -29,6 +29,7 @@ class CdiStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._known: dict[str, tuple[int, int, int]] = {}  # what stat said of files whose content was right
 
     @property
     def directory(self) -> Path:
@@ -58,6 +59,7 @@ class CdiStore:
                 raise
             self._make_directory()
             files.write_atomic(path, data, mode=_MODE, durable=False)
+        self._remember(claim_uid, path)
 
     def remove(self, claim_uid: str) -> bool:
         """Remove the claim's file; say whether it was there.
@@ -65,6 +67,7 @@ class CdiStore:
         :raises StorageError: it is still there.
         :raises InvalidValueError: the UID is no UID.
         """
+        self._known.pop(claim_uid, None)
         return files.remove(self.path(claim_uid), durable=False)
 
     def holds(self, claim_uid: str, data: bytes) -> bool:
@@ -72,8 +75,23 @@ class CdiStore:
 
         :raises InvalidValueError: the UID is no UID.
         """
+        path = self.path(claim_uid)
         try:
-            return self.path(claim_uid).read_bytes() == data
+            same = path.read_bytes() == data
+        except OSError:
+            return False
+        if same:
+            self._remember(claim_uid, path)
+        return same
+
+    def intact(self, claim_uid: str) -> bool:
+        """Say whether the file is still the very one that this object wrote or found right; one stat, any thread.
+
+        :raises InvalidValueError: the UID is no UID.
+        """
+        known = self._known.get(claim_uid)
+        try:
+            return known is not None and known == _signature(os.stat(self.path(claim_uid)))  # noqa: PTH116 (hot path)
         except OSError:
             return False
 
@@ -137,6 +155,10 @@ class CdiStore:
                 f" neither; remove {twin.name}, which another driver left"
             )
 
+    def _remember(self, claim_uid: str, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            self._known[claim_uid] = _signature(path.stat())
+
     def _make_directory(self) -> None:
         try:
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -151,3 +173,7 @@ class CdiStore:
             return
         except OSError as exc:
             raise StorageError(f"cannot read the CDI directory {self._directory}: {exc.strerror or exc}") from exc
+
+
+def _signature(stat: os.stat_result) -> tuple[int, int, int]:
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size

@@ -141,7 +141,11 @@ class ClaimEngine:
             claim = await self._claims.claim(ref.namespace, ref.name)
         except ApiNotFoundError as exc:
             raise ClaimRefusedError(f"claim {ref} does not exist any more") from exc
-        operation = Prepare(allocation=allocation.decode(claim, ref), since=since)
+        allocated = allocation.decode(claim, ref)
+        known = self._state.recall(allocated)
+        if known is not None:
+            return known
+        operation = Prepare(allocation=allocated, since=since)
         try:
             return _answer(await self._submit(operation))
         except DeviceHeldError as exc:

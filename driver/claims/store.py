@@ -98,6 +98,15 @@ class RecordStore:
                 self._signatures[uid] = signature
         self._refresh_quarantine()
 
+    def peek(self, uid: str) -> Record | None:
+        """Return a record if it is known and its file is unchanged; one stat, no lock, any thread."""
+        known = self._signatures.get(uid)  # before the record: it is set after it
+        record = self._records.get(uid)
+        try:
+            return record if known == _signature(os.stat(self._path(uid))) else None  # noqa: PTH116 (hot path)
+        except OSError:
+            return None
+
     def put(self, records: Sequence[Record]) -> dict[str, StorageError]:
         """Write records durably; return what failed, by UID."""
         paths = {self._path(record.claim.uid): record for record in records}

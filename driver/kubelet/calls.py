@@ -97,7 +97,7 @@ class _Call:
         if self._operation is not None:
             self._observer.call_finished(self._operation, seconds)
         if kind is None:
-            log.info("%s took %.1f ms", self._name, seconds * 1000)
+            log.debug("%s took %.1f ms", self._name, seconds * 1000)
         elif issubclass(kind, asyncio.CancelledError | GeneratorExit):
             log.warning("%s was cancelled by its caller after %.1f ms", self._name, seconds * 1000)
         else:

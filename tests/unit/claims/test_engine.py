@@ -586,6 +586,7 @@ async def test_a_foreign_file_is_quarantined_and_other_names_are_left_alone(node
         (node.claims_dir / "notes.txt").write_text("mine")
         (node.claims_dir / "..json").write_text("x")
         assert devices(await one.prepare(1)) == ["gpu-0"]
+        assert await one.unprepare(1) is None
         assert node.quarantined == [uid(2)]
         assert (node.claims_dir / "notes.txt").read_text() == "mine"
 
