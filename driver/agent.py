@@ -110,7 +110,7 @@ class Agent:
             tasks.create_task(self._publisher.run(), name="slices")
             tasks.create_task(self._events.run(), name="events")
             tasks.create_task(self._serve_claims(), name="claims")
-            tasks.create_task(self._preflight(), name="preflight")
+            tasks.create_task(_told(self._preflight(), "checking the container runtime"), name="preflight")
 
     async def stop(self) -> None:
         """Let calls under way end, then close everything. Slices stay, as pods do."""
@@ -273,10 +273,13 @@ async def _within(step: Awaitable[None], seconds: float) -> None:
 
 
 async def _told(step: Awaitable[object], what: str) -> None:
+    """Do a step of upkeep: its failure, even a bug, must not cost the serving of claims."""
     try:
         await step
     except DriverError as exc:
         log.warning("%s failed: %s", what, exc)
+    except Exception:
+        log.exception("%s failed", what)
 
 
 def _client(settings: Settings) -> KubeClient:

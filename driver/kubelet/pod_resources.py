@@ -32,7 +32,7 @@ class PodResources:
 
         Kubelets before 1.34 have the feature off and list no claim at all: what is missing here is no proof alone.
         """
-        if not self._socket.is_socket():
+        if not self._is_there():
             return None
         options = (("grpc.max_receive_message_length", _LARGEST), ("grpc.enable_http_proxy", 0))
         try:
@@ -43,6 +43,13 @@ class PodResources:
             log.warning("the kubelet does not say which claims are in use: %s: %s", exc.code().name, exc.details())
             return None
         return frozenset(_claims(answer))
+
+    def _is_there(self) -> bool:
+        try:
+            return self._socket.is_socket()
+        except OSError as exc:
+            log.warning("the kubelet does not say which claims are in use: %s: %s", self._socket, exc.strerror)
+            return False
 
 
 def _claims(answer: pb.ListPodResourcesResponse) -> set[tuple[str, str]]:

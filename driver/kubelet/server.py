@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 from typing import TYPE_CHECKING
 
 import grpc.aio
 
 from driver.errors import ServeError
-from driver.kubelet.sockets import DirectoryWatch, Peer, probe
+from driver.kubelet.sockets import DirectoryWatch, Peer, hidden_path, probe, sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -93,6 +92,7 @@ class UnixServer:
             return self._wait_for_directory()
         try:
             self._refuse_to_rob()
+            sweep(self.path.parent)
             server = await self._serve()
         except FileNotFoundError:
             return False  # the directory went away in this moment
@@ -128,7 +128,7 @@ class UnixServer:
     async def _serve(self) -> grpc.aio.Server:
         server = grpc.aio.server(interceptors=self._interceptors, options=_OPTIONS)
         self._register(server)
-        hidden = self.path.with_name(f".{secrets.token_hex(3)}")
+        hidden = hidden_path(self.path)
         try:
             server.add_insecure_port(f"unix:{hidden}")
         except RuntimeError as exc:

@@ -8,6 +8,8 @@ import enum
 import errno
 import hashlib
 import logging
+import re
+import secrets
 import socket
 import stat
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 2.0
+_HIDDEN = re.compile(r"\.[0-9a-f]{6}")
 
 
 def service_path(plugins: Path, pod_uid: str = "") -> Path:
@@ -84,6 +87,18 @@ def probe(path: Path) -> Peer:
     except OSError as exc:
         raise ServeError(f"cannot look at socket {path}: {exc.strerror or exc}") from exc
     return Peer.LIVE
+
+
+def hidden_path(path: Path) -> Path:
+    """Return where to bind a socket before it is renamed to `path`; the kubelet passes over such names."""
+    return path.with_name(f".{secrets.token_hex(3)}")
+
+
+def sweep(directory: Path) -> None:
+    """Remove hidden sockets that a process left which was killed before it renamed them."""
+    for path in directory.glob(".??????"):
+        if _HIDDEN.fullmatch(path.name) and probe(path) is Peer.DEAD:
+            path.unlink(missing_ok=True)
 
 
 class DirectoryWatch:

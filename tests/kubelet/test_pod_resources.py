@@ -1,49 +1,25 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import grpc
-import grpc.aio
 import pytest
 
 from driver._pb import pod_resources_v1_pb2 as pb
-from driver._pb import pod_resources_v1_pb2_grpc as pb_grpc
 from driver.kubelet.pod_resources import PodResources
+
+from .pods import Lister, claim
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
 
-def claim(name: str, driver: str) -> pb.DynamicResource:
-    return pb.DynamicResource(
-        claim_name=name,
-        claim_namespace="ns",
-        claim_resources=[pb.ClaimResource(driver_name=driver, device_name="gpu-0")],
-    )
-
-
-class Lister(pb_grpc.PodResourcesListerServicer):
-    def __init__(self) -> None:
-        self.pods: list[pb.PodResources] = []
-        self.refuse = False
-
-    async def List(self, request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:
-        if self.refuse:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
-        return pb.ListPodResourcesResponse(pod_resources=self.pods)
-
-
 @pytest.fixture
 async def lister(short_tmp: Path) -> AsyncIterator[Lister]:
     made = Lister()
-    server = grpc.aio.server()
-    pb_grpc.add_PodResourcesListerServicer_to_server(made, server)
-    server.add_insecure_port(f"unix:{short_tmp / 'kubelet.sock'}")
-    await server.start()
-    yield made
-    await server.stop(0)
+    async with made.serving(short_tmp / "kubelet.sock"):
+        yield made
 
 
 async def test_claims_in_use_are_ours_only(short_tmp: Path, lister: Lister) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from driver.errors import InvalidValueError, ServeError
-from driver.kubelet.sockets import DirectoryWatch, Peer, probe, registration_path, service_path
+from driver.kubelet.sockets import DirectoryWatch, Peer, hidden_path, probe, registration_path, service_path, sweep
 
 POD = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9fa"
 
@@ -118,3 +118,25 @@ async def test_without_inotify_instances_it_polls(
         await watch.changed()
     assert "fs.inotify.max_user_instances" in caplog.text
     watch.close()
+
+
+def test_hidden_names_are_no_longer_than_the_shortest_socket(short_tmp: Path) -> None:
+    path = service_path(short_tmp)
+    hidden = hidden_path(path)
+    assert hidden.parent == path.parent
+    assert hidden.name.startswith(".")
+    assert len(hidden.name) <= len(path.name)
+
+
+def test_sweep_takes_only_dead_hidden_sockets(short_tmp: Path) -> None:
+    dead, live = hidden_path(short_tmp / "x.sock"), hidden_path(short_tmp / "x.sock")
+    named, file = short_tmp / "abcdef", short_tmp / ".fedcba"
+    file.write_text("")
+    with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as two:
+        one.bind(str(dead))
+        two.bind(str(live))
+        two.listen()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(named))
+        sweep(short_tmp)
+        assert sorted(short_tmp.iterdir()) == sorted([live, named, file])

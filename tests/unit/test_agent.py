@@ -23,6 +23,7 @@ from driver._pb import pluginregistration_pb2_grpc as reg_grpc
 from driver.inventory.faults import Faults, GpuFaults, save_faults
 from driver.kube.client import KubeClient
 from driver.localcluster.apiserver import ApiServer
+from tests.kubelet.pods import Lister
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -429,6 +430,55 @@ async def test_S1_an_unreadable_record_is_told(node: Node) -> None:
 
         await until(told)
         assert "gpu_dra_quarantined_records 1.0" in (await process.get("/metrics"))[1]
+
+
+async def test_S7_a_gone_claim_is_given_up_unless_a_pod_uses_it(node: Node) -> None:
+    async with agent(node) as first:
+        await node.register()
+        await until(node.devices)
+        claim = await node.claim("c1", "gpu-0")
+        assert (await node.prepare(claim))[claim.uid].error == ""
+        await first.end()
+    await node.client.delete(f"{DRA}/namespaces/default/resourceclaims/c1")
+    record = node.service.parent / "claims" / f"{claim.uid}.json"
+    lister = Lister()
+    async with lister.serving(node.kubelet_root / "pod-resources/kubelet.sock"):
+        lister.use("c1", "default")
+        async with agent(node):
+            await node.register()
+            await until(lambda: lister.asked)
+            assert record.exists()
+        lister.pods.clear()
+        async with agent(node):
+            await until(lambda: not record.exists())
+            assert list(node.cdi.iterdir()) == []
+
+
+async def test_C1_cdi_files_are_rebuilt_at_the_start(node: Node) -> None:
+    async with agent(node) as first:
+        await node.register()
+        await until(node.devices)
+        claim = await node.claim("c1", "gpu-0")
+        assert (await node.prepare(claim))[claim.uid].error == ""
+        await first.end()
+    [file] = list(node.cdi.iterdir())
+    before = file.read_bytes()
+    file.unlink()
+    async with agent(node):
+        await until(file.exists)
+        assert file.read_bytes() == before
+
+
+async def test_C6_a_runtime_with_cdi_off_is_told(node: Node) -> None:
+    config = node.root / "config.toml"
+    config.write_text('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n')
+    async with agent(node, container_runtime_configs=str(config)) as process:
+
+        async def told() -> bool:
+            return "CDINotEnabled" in await node.events()
+
+        await until(told)
+        assert "enable_cdi" in process.logged("WARNING driver.agent")
 
 
 async def test_a_rolling_update_shares_the_state(node: Node) -> None:
