@@ -1,0 +1,63 @@
+"""Whatever edits come, a spec that is written is one that the runtime loads, in the lowest version that serves.
+
+The runtime's side is the embedded cluster's: an implementation of its own, held to containerd's recorded answers.
+"""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driver.cdi.spec import ContainerEdits, DeviceNode, Hook, Mount, claim_spec, encode, merge
+from driver.errors import InvalidValueError
+from driver.localcluster.containers import cdi_spec
+
+UIDS = st.from_regex(r"[0-9a-zA-Z][0-9A-Za-z_-]{0,40}", fullmatch=True)
+PATHS = st.one_of(st.sampled_from(["", "/dev/a", "/dev/b", "/x", "a\0b"]), st.text(max_size=8))
+NUMBERS = st.one_of(st.none(), st.integers(-2, 3), st.sampled_from([1 << 31, 1 << 32]))
+NODES = st.builds(
+    DeviceNode,
+    path=PATHS,
+    host_path=PATHS,
+    type=st.sampled_from(["", "c", "b", "z"]),
+    major=NUMBERS,
+    minor=NUMBERS,
+    file_mode=NUMBERS,
+    gid=NUMBERS,
+    permissions=st.sampled_from(["", "rw", "rwm", "rwx"]),
+)
+MOUNTS = st.builds(Mount, host_path=PATHS, container_path=PATHS, type=st.sampled_from(["", "tmpfs"]))
+HOOKS = st.builds(
+    Hook,
+    name=st.sampled_from(["createContainer", "prestart", "sometime"]),
+    path=PATHS,
+    env=st.lists(st.sampled_from(["A=1", "A", "=1"]), max_size=1).map(tuple),
+)
+EDITS = st.builds(
+    ContainerEdits,
+    env=st.dictionaries(st.sampled_from(["A", "B", "C D", "", "E="]), st.text(max_size=6), max_size=2),
+    device_nodes=st.lists(NODES, max_size=2).map(tuple),
+    mounts=st.lists(MOUNTS, max_size=2).map(tuple),
+    hooks=st.lists(HOOKS, max_size=2).map(tuple),
+    additional_gids=st.lists(st.integers(-1, 1 << 32), max_size=2).map(tuple),
+)
+
+
+@given(uid=UIDS, common=EDITS, devices=st.dictionaries(st.text(max_size=12), EDITS, max_size=3))
+def test_a_spec_is_refused_or_loaded(uid, common, devices):
+    try:
+        spec = claim_spec(uid, common=common, devices={f"{uid}-{name}": edits for name, edits in devices.items()})
+    except InvalidValueError:
+        return
+    data = json.loads(encode(spec))
+    assert data == spec
+    cdi_spec.load(data)
+    assert data["cdiVersion"] == max("0.3.0", cdi_spec.minimum_version(data))
+
+
+@given(EDITS, EDITS, EDITS)
+def test_merging_is_the_same_in_any_grouping_and_keeps_nothing_twice(one, two, three):
+    assert merge(merge(one, two), three) == merge(one, merge(two, three))
+    assert merge(one, two, two) == merge(one, two)
