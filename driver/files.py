@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from driver.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 _TEMP_SUFFIX = ".tmp"
@@ -28,23 +28,36 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
 
     :raises StorageError: the file is as it was, no temporary file is left.
     """
-    _replace(path, data, mode, durable)
+    with _Draft(path, data, mode) as draft:
+        if durable:
+            draft.sync()
+        draft.place()
     if durable:
-        with _storage_errors("write", path):
+        with _storage_errors("sync", path.parent):
             sync_directory(path.parent)
 
 
 def write_all(contents: Mapping[Path, bytes], *, mode: int = 0o600) -> dict[Path, StorageError]:
-    """Replace several files durably, with one sync per directory; return what failed, those files are as they were.
+    """Replace several files durably; return what failed, those files are as they were.
 
-    If a directory can't be synced, its files count as failed, though they may have been replaced.
+    All are written before the first is synced, so that one commit of the file system's journal serves them all; then
+    one sync per directory. If a directory can't be synced, its files count as failed, though they may be replaced.
     """
     failed: dict[Path, StorageError] = {}
-    for path, data in contents.items():
-        try:
-            _replace(path, data, mode)
-        except StorageError as exc:
-            failed[path] = exc
+    drafts: list[_Draft] = []
+    with contextlib.ExitStack() as stack:
+
+        def each(step: Callable[[_Draft], None]) -> None:
+            for draft in drafts:
+                if draft.path not in failed:
+                    with _noted(failed, draft.path):
+                        step(draft)
+
+        for path, data in contents.items():
+            with _noted(failed, path):
+                drafts.append(stack.enter_context(_Draft(path, data, mode)))
+        each(_Draft.sync)
+        each(_Draft.place)
     failed.update(_sync_parents(path for path in contents if path not in failed))
     return failed
 
@@ -99,16 +112,52 @@ def sweep(directory: Path) -> int:
     return removed
 
 
-def _replace(path: Path, data: bytes, mode: int, durable: bool = True) -> None:
-    temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_TEMP_SUFFIX}")
-    with _storage_errors("write", path):
-        try:
-            _write_new(temp, data, mode, durable)
-            temp.replace(path)
-        except BaseException:
+class _Draft:
+    """A new content of `path` in a temporary file beside it; removed on leaving the context unless it was placed."""
+
+    def __init__(self, path: Path, data: bytes, mode: int) -> None:
+        self.path = path
+        self._data = data
+        self._mode = mode
+        self._temp = f"{path.parent}/.{path.name}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
+        self._handle = -1
+
+    def __enter__(self) -> _Draft:
+        with _storage_errors("write", self.path):
+            try:
+                self._write()
+            except BaseException:
+                self._discard()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._discard()
+
+    def sync(self) -> None:
+        with _storage_errors("write", self.path):
+            os.fsync(self._handle)
+
+    def place(self) -> None:
+        with _storage_errors("write", self.path):
+            os.replace(self._temp, self.path)  # noqa: PTH105 (hot path)
+            self._temp = ""
+
+    def _write(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._handle = os.open(self._temp, flags, self._mode)
+        os.fchmod(self._handle, self._mode)
+        view = memoryview(self._data)
+        while view:
+            view = view[os.write(self._handle, view) :]
+
+    def _discard(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+        if self._temp:
             with contextlib.suppress(OSError):
-                temp.unlink()
-            raise
+                os.unlink(self._temp)  # noqa: PTH108 (hot path)
 
 
 def _sync_parents(paths: Iterable[Path]) -> dict[Path, StorageError]:
@@ -125,17 +174,12 @@ def _sync_parents(paths: Iterable[Path]) -> dict[Path, StorageError]:
     return failed
 
 
-def _write_new(path: Path, data: bytes, mode: int, durable: bool) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+@contextlib.contextmanager
+def _noted(failed: dict[Path, StorageError], path: Path) -> Iterator[None]:
     try:
-        os.fchmod(handle, mode)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-        if durable:
-            os.fsync(handle)
-    finally:
-        os.close(handle)
+        yield
+    except StorageError as exc:
+        failed[path] = exc
 
 
 @contextlib.contextmanager
