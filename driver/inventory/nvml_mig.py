@@ -116,7 +116,7 @@ def _profile_name(index: int, info: Any, memory: int | None) -> str:
     named = _NAME.fullmatch(getattr(info, "name", ""))
     if named:
         return named[1]
-    total = memory // MI if memory else info.memorySizeMB
+    total = memory // MI if memory else info.memorySizeMB or 1
     return profile_name(info.memorySizeMB, total, info.sliceCount) + _SUFFIXES.get(index, "")
 
 

@@ -117,7 +117,9 @@ def _or_none(api: Any, function: Callable[[], Any]) -> Any:
     except api.NVMLError as exc:
         if not is_one_of(api, exc, ABSENT):
             raise
-        return None
+    except UnicodeDecodeError:
+        pass
+    return None
 
 
 def _read_gpu(api: Any, index: int, sysfs: Sysfs, known: dict[int, str]) -> _Facts | Problem:

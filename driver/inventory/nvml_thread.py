@@ -34,6 +34,7 @@ class NvmlThread:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._overdue: tuple[Future[Any], str] | None = None
+        self._closed = False
 
     @property
     def stuck(self) -> bool:
@@ -43,8 +44,10 @@ class NvmlThread:
     async def call(self, job: Callable[[], T], *, limit: float, what: str) -> T:
         """Run `job` on the thread and return its result; `limit` in seconds, `what` for messages ('reading GPUs').
 
-        :raises InventoryError: no result within the limit, or an earlier call is still stuck.
+        :raises InventoryError: no result within the limit, an earlier call is still stuck, or the thread is closed.
         """
+        if self._closed:
+            raise InventoryError(f"NVML is closed: {what} was not tried")
         overdue = self._overdue
         if overdue is not None:
             raise InventoryError(f"NVML is stuck: {overdue[1]} has not come back; {what} was not tried")
@@ -58,11 +61,13 @@ class NvmlThread:
                 return waiter.result()
             self._give_up(future, what)
         finally:
+            future.cancel()  # at once: cancelling the waiter reaches the queue only by the event loop
             waiter.cancel()
         raise InventoryError(f"NVML did not answer within {limit:g} s: {what}")
 
     def close(self) -> None:
         """End the thread after the jobs it has; does not wait."""
+        self._closed = True
         self._jobs.put(None)
 
     def _start(self) -> None:
@@ -72,7 +77,7 @@ class NvmlThread:
 
     def _give_up(self, future: Future[Any], what: str) -> None:
         with self._lock:
-            if future.running():
+            if not future.cancel() and not future.done():
                 self._overdue = (future, what)
                 log.error("NVML is stuck: %s does not come back", what)
 

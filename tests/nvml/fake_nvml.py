@@ -65,6 +65,7 @@ class FakeNvml:
         self.root = directory / "driver"
         self.sys = directory / "sys"
         self.library = self.root / libraries / SONAME
+        self.config = Path(f"{self.library}.conf")
         self.node: NodeSpec | None = None
         self.gpus: tuple[Gpu, ...] = ()
 
@@ -89,11 +90,11 @@ class FakeNvml:
     def write(self, config: str) -> None:
         """Write the configuration itself."""
         self.library.parent.mkdir(parents=True, exist_ok=True)
-        Path(f"{self.library}.conf").write_text(config + "\n")
+        self.config.write_text(config + "\n")
 
     def edit(self, old: str, new: str) -> None:
         """Change something in the configuration."""
-        config = Path(f"{self.library}.conf").read_text()
+        config = self.config.read_text()
         assert old in config
         self.write(config.replace(old, new))
 

@@ -125,6 +125,16 @@ async def test_A11_two_gpus_of_one_identity_are_both_refused(nvml: FakeNvml, inv
     assert [problem.object for problem in reading.problems] == [nvml.gpus[0].uuid] * 2
 
 
+async def test_text_that_is_no_utf8_costs_its_gpu(nvml: FakeNvml, inventory: NvmlInventory) -> None:
+    nvml.install("l4,t4")
+    config = nvml.config.read_bytes()
+    nvml.config.write_bytes(config.replace(b"NVIDIA L4", b"NVIDIA \xff\xfe").replace(b"driver 580", b"driver \xff80"))
+    reading = await inventory.read()
+    assert_same(reading.gpus, nvml.gpus[1:])
+    assert "nvmlDeviceGetName" in reading.problems[0].message
+    assert reading.versions.driver == ""
+
+
 async def test_A16_a_completed_fabric_with_a_zero_uuid_is_none(nvml: FakeNvml, inventory: NvmlInventory) -> None:
     nvml.install("h100").edit(f"fabric 3 0 {'0' * 32}", f"fabric 3 7 {'0' * 32}")
     assert (await inventory.read()).gpus[0].fabric is None

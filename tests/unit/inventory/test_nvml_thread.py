@@ -117,6 +117,13 @@ async def test_a_stuck_call_that_fails_late_is_forgotten(thread: NvmlThread, ret
     assert await thread.call(lambda: 1, limit=LONG, what="the next") == 1
 
 
+async def test_a_closed_thread_takes_no_more(thread: NvmlThread) -> None:
+    assert await thread.call(lambda: 1, limit=LONG, what="the first") == 1
+    thread.close()
+    with pytest.raises(InventoryError, match="closed"):
+        await thread.call(lambda: 1, limit=LONG, what="the second")
+
+
 async def test_no_thread_before_the_first_job(returns: Returns) -> None:
     before = threading.active_count()
     NvmlThread(on_return=returns).close()
