@@ -7,8 +7,8 @@ other and the host from being changed by accident, not from attack.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Mode: TypeAlias = Literal["root", "user", "plain"]
+
+_log = logging.getLogger(__name__)
 
 _START_TIMEOUT = 30.0  # seconds for init and hooks
 _INIT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from driver.localcluster.containers import init; init."
@@ -117,16 +119,28 @@ class ContainerRuntime:
         for container in list(self.containers.values()):
             self.remove(container)
 
+    async def works(self, mode: Mode) -> bool:
+        """Say whether this machine allows containers of a mode, by starting one."""
+        trial = ContainerRuntime(self._root / "probe", cdi_dirs=(), mode=mode)
+        try:
+            container = await trial.start(_trial(self._root / "probe"))
+            return (await container.wait()).code == 0
+        except ContainerError as exc:
+            _log.debug("containers of mode %s do not work here: %s", mode, exc)
+            return False
+        finally:
+            await trial.aclose()
+            shutil.rmtree(self._root / "probe", ignore_errors=True)
+
     async def _best_mode(self) -> Mode:
         candidates: list[Mode] = ["root", "user"] if os.geteuid() == 0 else ["user"]
         for mode in candidates:
-            trial = ContainerRuntime(self._root / "probe", cdi_dirs=(), mode=mode)
-            with contextlib.suppress(ContainerError):
-                container = await trial.start(_trial(self._root))
-                worked = (await container.wait()).code == 0
-                await trial.aclose()
-                if worked:
-                    return mode
+            if await self.works(mode):
+                return mode
+        _log.warning(
+            "neither root nor user namespaces are allowed here: containers see the host's files, and their mounts "
+            "only through PATH and LD_LIBRARY_PATH"
+        )
         return "plain"
 
 
