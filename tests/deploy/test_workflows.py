@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+import yaml
+
+from tests.deploy.manifests import ROOT
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_has_least_rights_and_ends(path):
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all(job["timeout-minutes"] <= 60 for job in workflow["jobs"].values())
+
+
+def test_ci_runs_what_a_person_runs_on_the_oldest_python_that_is_promised():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())["jobs"]
+    assert "./.ci/run" in [step.get("run") for step in jobs["test"]["steps"]]
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert jobs["test"]["strategy"]["matrix"]["python"][0] == project["requires-python"].removeprefix(">=")
