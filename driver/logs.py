@@ -80,6 +80,8 @@ def configure(*, level: str = "INFO", style: str = "text", stream: TextIO | None
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for chatty in ("asyncio", "grpc"):
+        logging.getLogger(chatty).setLevel(max(logging.INFO, root.level))
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -180,4 +180,4 @@ def _make(directory: Path) -> None:
 
 
 def _access(directory: Path) -> str:
-    return "is it a local, writable file system?" if os.access(directory, os.W_OK) else "permission denied"
+    return "is it a local, writable file system?" if os.access(directory, os.W_OK) else "it is not writable"

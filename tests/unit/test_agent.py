@@ -3,196 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import os
 import signal
 import socket
-import sys
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import aiohttp
 import grpc.aio
 import pytest
 
 from driver._pb import dra_v1_pb2 as v1
-from driver._pb import dra_v1_pb2_grpc as v1_grpc
-from driver._pb import pluginregistration_pb2 as reg
-from driver._pb import pluginregistration_pb2_grpc as reg_grpc
 from driver.inventory.faults import Faults, GpuFaults, save_faults
 from driver.kube.client import KubeClient
 from driver.localcluster.apiserver import ApiServer
+from tests.agent_process import DRA, NODE, Node, agent, nothing_missing, until
 from tests.kubelet.pods import Lister
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
-
-PROGRAM = (
-    "import sys\n"
-    "from driver.agent import run\n"
-    "from driver.settings import load_settings\n"
-    "sys.exit(run(load_settings(dict(one.split('=', 1) for one in sys.argv[1:]), {})))\n"
-)
-NODE = "node1"
-DRA = "/apis/resource.k8s.io/v1"
-
-
-async def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
-    """Wait until `condition` (may be async) holds; return its value."""
-    async with asyncio.timeout(seconds):
-        while True:
-            value = condition()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            await asyncio.sleep(0.02)
-
-
-@dataclass
-class Node:
-    """One node's directories, its API server, and the agents that run on it."""
-
-    root: Path
-    api: ApiServer
-    client: KubeClient
-    extra: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def kubelet_root(self) -> Path:
-        return self.root / "k"
-
-    @property
-    def cdi(self) -> Path:
-        return self.root / "cdi"
-
-    @property
-    def faults(self) -> Path:
-        return self.root / "f" / "faults.yaml"
-
-    @property
-    def service(self) -> Path:
-        return self.kubelet_root / "plugins/gpu.nvidia.com/dra.sock"
-
-    @property
-    def registration(self) -> Path:
-        return self.kubelet_root / "plugins_registry/gpu.nvidia.com-reg.sock"
-
-    def flags(self, **changes: str) -> list[str]:
-        flags = {
-            "node_name": NODE,
-            "kubelet_root": str(self.kubelet_root),
-            "cdi_dir": str(self.cdi),
-            "gpus": "h100:4",
-            "faults_file": str(self.faults),
-            "kubeconfig": str(self.api.kubeconfig),
-            "http_address": "127.0.0.1:0",
-            "container_runtime_configs": "",
-            **changes,
-        }
-        return [f"{name}={value}" for name, value in flags.items() if value or name == "container_runtime_configs"]
-
-    async def register(self) -> reg.PluginInfo:
-        """Do what a kubelet does when it finds the registration socket."""
-        await until(self.registration.exists)
-        async with grpc.aio.insecure_channel(f"unix:{self.registration}") as channel:
-            stub = reg_grpc.RegistrationStub(channel)
-            info = await stub.GetInfo(reg.InfoRequest(), timeout=5)
-            await stub.NotifyRegistrationStatus(reg.RegistrationStatus(plugin_registered=True), timeout=5)
-        return info
-
-    async def claim(self, name: str, *devices: str) -> v1.Claim:
-        """Create a claim that is allocated to devices of this node."""
-        path = f"{DRA}/namespaces/default/resourceclaims"
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
-        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
-        stored = await self.client.create(path, body)
-        results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": NODE, "device": one} for one in devices]
-        stored["status"] = {"allocation": {"devices": {"results": results}}}
-        await self.client.update(f"{path}/{name}/status", stored)
-        return v1.Claim(namespace="default", name=name, uid=stored["metadata"]["uid"])
-
-    async def prepare(self, *claims: v1.Claim, service: Path | None = None, timeout: float = 45) -> dict[str, Any]:
-        async with grpc.aio.insecure_channel(f"unix:{service or self.service}") as channel:
-            request = v1.NodePrepareResourcesRequest(claims=claims)
-            answer = await v1_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=timeout)
-        return dict(answer.claims)
-
-    async def unprepare(self, *claims: v1.Claim, service: Path | None = None) -> dict[str, str]:
-        async with grpc.aio.insecure_channel(f"unix:{service or self.service}") as channel:
-            request = v1.NodeUnprepareResourcesRequest(claims=claims)
-            answer = await v1_grpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=45)
-        return {uid: entry.error for uid, entry in answer.claims.items()}
-
-    async def slices(self) -> list[dict[str, Any]]:
-        return [item["spec"] for item in (await self.client.list(f"{DRA}/resourceslices"))["items"]]
-
-    async def devices(self) -> list[str]:
-        return [device["name"] for spec in await self.slices() for device in spec.get("devices") or ()]
-
-    async def events(self) -> list[str]:
-        items = (await self.client.list("/api/v1/namespaces/default/events"))["items"]
-        return [item["reason"] for item in items]
-
-
-@dataclass
-class Process:
-    """A running agent."""
-
-    child: asyncio.subprocess.Process
-    log: list[str] = field(default_factory=list)
-
-    def logged(self, text: str) -> str:
-        return next((line for line in self.log if text in line), "")
-
-    async def listening(self) -> int:
-        line = await until(lambda: self.logged("serving health and metrics on"))
-        return int(line.strip().rpartition(":")[2])
-
-    async def get(self, path: str) -> tuple[int, str]:
-        port = await self.listening()
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
-            return answer.status, await answer.text()
-
-    async def missing(self) -> dict[str, str]:
-        found: dict[str, str] = json.loads((await self.get("/readyz"))[1])["missing"]
-        return found
-
-    async def end(self, number: int = signal.SIGTERM) -> int:
-        if self.child.returncode is None:
-            self.child.send_signal(number)
-        async with asyncio.timeout(20):
-            return await self.child.wait()
-
-
-@contextlib.asynccontextmanager
-async def agent(node: Node, **changes: str) -> AsyncIterator[Process]:
-    """Run an agent until the block ends."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPU_DRA_")}
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, *node.flags(**changes), stderr=asyncio.subprocess.PIPE, env=environment
-    )
-    process = Process(child)
-    assert child.stderr is not None
-    stderr = child.stderr
-
-    async def keep() -> None:
-        async for line in stderr:
-            process.log.append(line.decode())
-
-    reader = asyncio.create_task(keep())
-    try:
-        yield process
-    except BaseException:
-        sys.stderr.write("".join(process.log))
-        raise
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.wait()
-        await reader
 
 
 @pytest.fixture
@@ -342,7 +170,7 @@ async def test_the_api_server_is_down_at_the_start(node: Node) -> None:
         assert set(await process.missing()) == {"slices"}
         await node.api.start()
         assert len(await until(node.devices)) == 4
-        await until(lambda: _nothing_missing(process))
+        await until(lambda: nothing_missing(process))
 
 
 async def test_the_kubelets_registry_comes_late(node: Node) -> None:
@@ -352,7 +180,7 @@ async def test_the_kubelets_registry_comes_late(node: Node) -> None:
         assert "plugins_registry" in (await process.missing())["kubelet"]
         (node.kubelet_root / "plugins_registry").mkdir()
         await node.register()
-        await until(lambda: _nothing_missing(process))
+        await until(lambda: nothing_missing(process))
 
 
 async def test_H6_no_nvml_library_means_no_devices_and_K2_unprepare_works(node: Node) -> None:
@@ -501,7 +329,7 @@ async def test_a_rolling_update_shares_the_state(node: Node) -> None:
 async def test_idle_means_no_write(node: Node) -> None:
     async with agent(node, resync_interval="1s") as process:
         await node.register()
-        await until(lambda: _nothing_missing(process))
+        await until(lambda: nothing_missing(process))
         before = len(node.api.audit.calls)
         reads = (await process.get("/metrics"))[1]
         stamp = next(line for line in reads.splitlines() if line.startswith("gpu_dra_inventory_read_timestamp"))
@@ -511,7 +339,3 @@ async def test_idle_means_no_write(node: Node) -> None:
 
         await until(read_again)
         assert [call for call in list(node.api.audit.calls)[before:] if call.writes] == []
-
-
-async def _nothing_missing(process: Process) -> bool:
-    return not await process.missing()

@@ -24,6 +24,8 @@ def _restore() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
+    for name in ("asyncio", "grpc"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def output(style: str) -> io.StringIO:
@@ -74,3 +76,11 @@ async def test_ids_follow_tasks_and_threads_and_do_not_mix() -> None:
 
     await asyncio.gather(*(one() for _ in range(5)))
     assert logs.call_id.get() == ""
+
+
+def test_debug_is_ours_only() -> None:
+    stream = io.StringIO()
+    logs.configure(level="debug", stream=stream)
+    log.debug("seen")
+    logging.getLogger("grpc._cython.cygrpc").debug("unseen")
+    assert stream.getvalue().count("\n") == 1
