@@ -39,6 +39,11 @@ class Collector:
         elif before is not None:
             self._places.pop(metadata(before)["uid"], None)
 
+    def created(self, kind: Resource, obj: Object) -> None:
+        """Act on a new object: a namespace gets its service account."""
+        if kind.plural == "namespaces":
+            self._store.create("serviceaccounts", {"metadata": {"name": "default"}}, name_of(obj))
+
     def has_dependents(self, owner: Object) -> bool:
         """Say whether anything names this object as its owner."""
         return bool(self._dependents.get(metadata(owner)["uid"]))

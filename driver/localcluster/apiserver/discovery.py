@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from driver.localcluster.apiserver import answers
 from driver.localcluster.apiserver.errors import method_not_allowed, no_such_path
+from driver.localcluster.apiserver.openapi import OpenApi
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -39,6 +40,7 @@ class Discovery:
     def __init__(self, registry: Registry, features: Features) -> None:
         self._registry = registry
         self._features = features
+        self._openapi = OpenApi(registry)
 
     def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request.
@@ -52,6 +54,10 @@ class Discovery:
             return answers.raw(b"ok", content_type="text/plain")
         if path == "/version":
             return answers.json_answer(self._version())
+        if path == "/openapi/v3":
+            return answers.json_answer(self._openapi.index())
+        if path.startswith("/openapi/v3/"):
+            return answers.raw(self._openapi.document(path.removeprefix("/openapi/v3/")))
         steps = path.strip("/").split("/")
         if steps[0] in ("api", "apis") and len(steps) <= 3:
             return self._api(steps, request.headers.get("Accept", ""))
@@ -134,7 +140,7 @@ def _plain(served: Served) -> list[Object]:
         "singularName": resource.singular,
         "namespaced": resource.namespaced,
         "kind": resource.kind,
-        "verbs": _VERBS,
+        "verbs": _VERBS if resource.stored else ["create"],
     }
     if resource.short_names:
         main["shortNames"] = list(resource.short_names)
@@ -161,7 +167,7 @@ def _discovered(served: Served) -> Object:
         "responseKind": kind,
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
-        "verbs": _VERBS,
+        "verbs": _VERBS if resource.stored else ["create"],
     }
     if resource.short_names:
         found["shortNames"] = list(resource.short_names)

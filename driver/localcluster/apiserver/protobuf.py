@@ -1,6 +1,6 @@
 """Read Kubernetes' protobuf bodies, which `kubectl create namespace` and its like send without asking. Pure.
 
-The envelope is `k8s` with a NUL and a `runtime.Unknown`; the types are those of the table. Answers are always JSON, which
+The envelope is `k8s`, a NUL and a `runtime.Unknown`; the types are those of the table. Answers are always JSON, which
 every client of this encoding understands, too.
 """
 

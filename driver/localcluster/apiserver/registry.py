@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from driver.localcluster.apiserver.errors import no_such_path
-from driver.localcluster.apiserver.resources import DRA_GROUP, RESOURCES, STORED_VERSION, Resource
+from driver.localcluster.apiserver.resources import DRA_GROUP, RESOURCES, REVIEWS, STORED_VERSION, Resource
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.features import Features
@@ -48,6 +48,8 @@ class Registry:
             versions = features.dra_versions if resource.group == DRA_GROUP else (STORED_VERSION,)
             for version in versions:
                 self._add(Served(resource, resource.group, version))
+        for review in REVIEWS.values():
+            self._add(Served(review, review.group, "v1"))
         self._add(Served(RESOURCES["events"], EVENTS_GROUP, "v1"))
         self.target = lru_cache(maxsize=4096)(self._target)
         """Parse a path below `/api` or `/apis`; cached, as agents ask for the same paths again."""

@@ -25,6 +25,8 @@ class Resource:
     other_subresources: tuple[str, ...] = ()
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    stored: bool = True
+    """False for a review, which is answered and forgotten."""
     list_kind: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -134,6 +136,21 @@ def _devices() -> tuple[Resource, ...]:
         Resource(group=DRA_GROUP, plural="resourceslices", kind="ResourceSlice", namespaced=False, generation=True),
     )
 
+
+def _reviews() -> tuple[Resource, ...]:
+    def review(group: str, plural: str, kind: str) -> Resource:
+        return Resource(group=f"{group}.k8s.io", plural=plural, kind=kind, namespaced=False, stored=False)
+
+    return (
+        review("authentication", "tokenreviews", "TokenReview"),
+        review("authentication", "selfsubjectreviews", "SelfSubjectReview"),
+        review("authorization", "subjectaccessreviews", "SubjectAccessReview"),
+        review("authorization", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+    )
+
+
+REVIEWS: dict[str, Resource] = {resource.plural: resource for resource in _reviews()}
+"""What can only be created, and is not stored."""
 
 RESOURCES: dict[str, Resource] = {
     resource.plural: resource for resource in (*_core(), *_workloads(), *_policy(), *_devices())

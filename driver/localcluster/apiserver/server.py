@@ -18,6 +18,7 @@ from driver.localcluster.apiserver.handler import Handler
 from driver.localcluster.apiserver.identity import MASTERS, Tokens, User
 from driver.localcluster.apiserver.objects import metadata
 from driver.localcluster.apiserver.registry import Registry
+from driver.localcluster.apiserver.reviews import Reviews
 from driver.localcluster.apiserver.store import Store
 from driver.localcluster.apiserver.subresources import Subresources
 from driver.localcluster.apiserver.verbs import Verbs
@@ -147,7 +148,7 @@ class ApiServer:
         registry = Registry(self.store.features)
         return Handler(
             registry=registry,
-            verbs=Verbs(self.store, self._subresources),
+            verbs=Verbs(self.store, self._subresources, Reviews(self.tokens, self.authorizer)),
             discovery=Discovery(registry, self.store.features),
             tokens=self.tokens,
             authorizer=self.authorizer,

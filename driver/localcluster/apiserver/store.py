@@ -162,7 +162,10 @@ class Store:
         if self._journals[resource].get(key):
             raise errors.already_exists(kind, key[1])
         metadata(new)["uid"] = str(uuid.uuid4())
-        return self._put("ADDED", kind, key, new, dry_run=dry_run)
+        self._put("ADDED", kind, key, new, dry_run=dry_run)
+        if not dry_run:
+            self._collector.created(kind, new)
+        return new
 
     def update(self, resource: str, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
         """Replace an object (or only its status) and return it as stored; nothing changed, nothing stored.

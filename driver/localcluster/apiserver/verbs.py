@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.identity import User
     from driver.localcluster.apiserver.journal import Entry
     from driver.localcluster.apiserver.registry import Served, Target
+    from driver.localcluster.apiserver.reviews import Reviews
     from driver.localcluster.apiserver.store import Store
     from driver.localcluster.apiserver.subresources import Subresources
 
@@ -28,9 +29,10 @@ if TYPE_CHECKING:
 class Verbs:
     """Answers requests that name a resource."""
 
-    def __init__(self, store: Store, subresources: Subresources) -> None:
+    def __init__(self, store: Store, subresources: Subresources, reviews: Reviews) -> None:
         self._store = store
         self._subresources = subresources
+        self._reviews = reviews
         self._verbs: Mapping[str, Callable[[web.BaseRequest, Target], Awaitable[web.StreamResponse]]] = {
             "get": self._get,
             "list": self._list,
@@ -47,6 +49,11 @@ class Verbs:
 
         :raises StatusError: for every refusal.
         """
+        if not target.served.resource.stored:
+            if verb != "create":
+                raise errors.method_not_allowed()
+            body = parse(await request.read(), request.headers.get("Content-Type", ""))
+            return self._reviews.answer(target, decode(target.served, body)[0], user)
         if target.subresource not in ("", "status", "finalize"):
             return await self._subresources.answer(request, verb, target)
         return await self._verbs[verb](request, target)
@@ -55,7 +62,7 @@ class Verbs:
         entry = self._store.entry(target.served.resource.plural, target.name, target.namespace)
         view = wants(request.headers.get("Accept", ""))
         if view:
-            return answers.json_answer(_viewed(view, target.served, [entry.body], single=True))
+            return answers.json_answer(_viewed(request, view, target.served, [entry.body], None))
         return answers.raw(encoded(target.served, entry))
 
     async def _list(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
@@ -64,7 +71,7 @@ class Verbs:
         entries, meta = _page(entries, query, self._store.revision)
         view = wants(request.headers.get("Accept", ""))
         if view:
-            return answers.json_answer(_viewed(view, served, [entry.body for entry in entries], meta=meta))
+            return answers.json_answer(_viewed(request, view, served, [entry.body for entry in entries], meta))
         head = {"kind": served.resource.list_kind, "apiVersion": served.api_version, "metadata": meta}
         items = b",".join(encoded(served, entry) for entry in entries)
         return answers.raw(to_json(head)[:-1] + b',"items":[' + items + b"]}")
@@ -140,12 +147,10 @@ class Verbs:
         return answers.json_answer({**head, "metadata": {"resourceVersion": str(self._store.revision)}, "items": items})
 
 
-def _viewed(
-    view: str, served: Served, objects: list[Object], *, meta: Object | None = None, single: bool = False
-) -> Object:
+def _viewed(request: web.BaseRequest, view: str, served: Served, objects: list[Object], meta: Object | None) -> Object:
     if view == "Table":
-        return as_table(served, objects, meta or {})
-    return partial(served, objects, meta, single=single)
+        return as_table(served, objects, meta or {}, request.query.get("includeObject") or "Metadata")
+    return partial(objects, meta)
 
 
 def _page(entries: list[Entry], query: Mapping[str, str], revision: int) -> tuple[list[Entry], Object]:

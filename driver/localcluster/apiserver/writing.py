@@ -103,4 +103,6 @@ def carry_over(kind: Resource, new: Object, old: Object, subresource: str) -> No
         meta.pop(name, None)
         if name in was:
             meta[name] = was[name]
+    if "managedFields" in was:
+        meta.setdefault("managedFields", was["managedFields"])
     meta["resourceVersion"] = was["resourceVersion"]
