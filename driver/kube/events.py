@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from driver.kube.client import JsonObject, KubeClient
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _WAITING = 256  # happenings that wait for the API server; more are dropped
 _REMEMBERED = 512  # written ones whose repeats raise the count
@@ -113,12 +113,15 @@ class EventSink:
     async def _write_next(self) -> None:
         key, happening = self._waiting.popitem(last=False)
         count, happening.waiting = happening.waiting, 0
+        self._remember(key, happening)  # before the write: a repeat in the meantime is a repeat
         try:
             await self._write(happening, count)
         except DriverError as error:
             await self._failed(key, happening, count, error)
             return
         happening.tries = 0
+
+    def _remember(self, key: tuple[str, ...], happening: _Happening) -> None:
         self._known[key] = happening
         self._known.move_to_end(key)
         while len(self._known) > _REMEMBERED:
@@ -134,7 +137,7 @@ class EventSink:
             return
         self.dropped += count
         happening.tries = 0
-        _log.warning("Event %s could not be written: %s", happening.reason, error)
+        _LOG.warning("Event %s could not be written: %s", happening.reason, error)
 
     async def _write(self, happening: _Happening, count: int) -> None:
         path = f"/api/v1/namespaces/{_namespace(happening.involved)}/events"

@@ -20,7 +20,7 @@ JsonObject = dict[str, Any]
 _REMEMBERED = 1024  # UIDs of deleted slices
 _STEADY = 5.0  # seconds that a watch must have lasted to be called a success
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 
 class SliceMirror:
@@ -48,7 +48,7 @@ class SliceMirror:
         self._gone: set[str] = set()  # UIDs that were deleted: late news of them are old
         self._version = ""
         self.synced = False
-        self.lists = 0  # how often all were read
+        self.sessions = 0  # watches begun: behind each may be another API server than before
         self.losses = 0  # slices that somebody else deleted
 
     def items(self) -> list[JsonObject]:
@@ -79,7 +79,6 @@ class SliceMirror:
         self._items = {item["metadata"]["name"]: item for item in items}
         self._gone.clear()
         self.synced = True
-        self.lists += 1
         self._changed()
 
     async def run(self) -> None:
@@ -97,6 +96,8 @@ class SliceMirror:
         try:
             if not self._version:
                 await self.refresh()
+            self.sessions += 1
+            self._changed()
             await self._follow()
         except ApiGoneError as error:
             self._version = ""  # too old: list again
@@ -139,7 +140,7 @@ class SliceMirror:
     def _lost(self, name: str) -> None:
         self.losses += 1
         self._changed()
-        _log.info("ResourceSlice %s was deleted by somebody else", name)
+        _LOG.info("ResourceSlice %s was deleted by somebody else", name)
 
     def _bury(self, uid: str) -> None:
         if len(self._gone) >= _REMEMBERED:

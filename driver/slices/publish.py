@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 JsonObject = dict[str, Any]
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _SETTLE = 0.03  # seconds in which a burst of changes is awaited
 
@@ -74,7 +74,7 @@ class SlicePublisher:
         self._wanted: _Wanted | None = None
         self._off: frozenset[Feature] = frozenset()
         self._release = ""  # of the API server that `_off` was learned from
-        self._lists = 0  # of the mirror, when the release was read
+        self._session = 0  # of the mirror, when the release was read
         self._losses = 0  # of the mirror, when the Node was read
         self._repairs = Repairs()
         self._changed = asyncio.Event()  # there is something to look at
@@ -154,11 +154,11 @@ class SlicePublisher:
 
     async def _know_server(self) -> None:
         """Learn what the API server can store, whenever it may be another one than before."""
-        lists = self._mirror.lists
-        if self._lists == lists or not (self._options.partitions or self._off):
+        session = self._mirror.sessions
+        if self._session == session or not (self._options.partitions or self._off):
             return
         release = await self._api.server_version()
-        known, self._release, self._lists = self._release, release.git_version, lists
+        known, self._release, self._session = self._release, release.git_version, session
         if known not in ("", release.git_version):
             self._off = frozenset()
         if self._options.partitions and release[:2] < PARTITIONABLE_SINCE:
@@ -181,10 +181,10 @@ class SlicePublisher:
         self._report.pending()
         self._changed.set()
         counts = len(plan.deletions), len(plan.updates), len(plan.creations)
-        _log.info("somebody changed the ResourceSlices: %d to delete, %d to update, %d to create", *counts)
+        _LOG.info("somebody changed the ResourceSlices: %d to delete, %d to update, %d to create", *counts)
         pause = self._repairs.pause(asyncio.get_running_loop().time())
         if pause > 0:
-            _log.warning("somebody keeps changing the ResourceSlices; the next repair is in %.0f s", pause)
+            _LOG.warning("somebody keeps changing the ResourceSlices; the next repair is in %.0f s", pause)
         await self._wait_for_news(max(pause, _SETTLE))
 
     async def _apply(self, plan: Plan, wanted: _Wanted) -> bool:
@@ -202,9 +202,12 @@ class SlicePublisher:
         return True
 
     async def _delete(self, deletion: Deletion) -> None:
-        with contextlib.suppress(ApiNotFoundError):  # somebody was quicker
+        try:
             await self._api.delete_slice(deletion.name, uid=deletion.uid, resource_version=deletion.resource_version)
             self._report.wrote("delete")
+        except ApiNotFoundError as error:
+            if not error.reason:  # the path is missing; else somebody was quicker, which is as good
+                raise
         self._mirror.deleted(deletion.name)
 
     def _accept(self, asked: JsonObject, stored: JsonObject, verb: str, wanted: _Wanted) -> None:
@@ -230,13 +233,13 @@ class SlicePublisher:
         self._changed.set()
         stale = isinstance(error, ApiNotFoundError) and error.reason
         if stale or isinstance(error, ApiConflictError | ApiGoneError):
-            _log.info("reading the ResourceSlices again: %s", error)
+            _LOG.info("reading the ResourceSlices again: %s", error)
             await asyncio.sleep(self._pause.next() / 4)
             await self._read_again()
             return
         self._report.failed(error)
         if not isinstance(error, DriverError):
-            _log.error("publishing failed unexpectedly", exc_info=error)
+            _LOG.error("publishing failed unexpectedly", exc_info=error)
         if isinstance(error, PermanentError):
             await self._wait_for_news(self._long_pause.next())
         else:

@@ -13,7 +13,7 @@ from driver.slices.dropped import Feature
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _AGAIN = 600.0  # seconds after which the same is told once more
 
@@ -78,7 +78,7 @@ class Reporter:
     def succeeded(self, *, slices: int, devices: int, complete: bool) -> None:
         """Note that the slices are as built; `complete` if nothing newer is wanted by now."""
         if not self.state.complete:
-            _log.info("%d devices are published in %d ResourceSlices", devices, slices)
+            _LOG.info("%d devices are published in %d ResourceSlices", devices, slices)
         self.state = replace(self.state, published=True, complete=complete, slices=slices, devices=devices, error="")
 
     def failed(self, error: Exception) -> None:
@@ -105,11 +105,11 @@ class Reporter:
     def _tell(self, reason: str, message: str, *, event: bool = True) -> None:
         now = self._clock()
         if now - self._told.get(message, -_AGAIN) < _AGAIN:
-            _log.debug("still: %s", message)
+            _LOG.debug("still: %s", message)
             return
         self._told = {text: then for text, then in self._told.items() if now - then < _AGAIN}
         self._told[message] = now
-        _log.warning("%s", message)
+        _LOG.warning("%s", message)
         if event:
             self._events.emit(reason, message, warning=True)
 

@@ -135,6 +135,20 @@ async def test_an_api_server_that_is_away_gets_the_event_later(
     assert sink.dropped == 0
 
 
+async def test_a_repeat_while_the_first_is_being_written_raises_its_count(
+    server: ApiServer, client: KubeClient
+) -> None:
+    gate = asyncio.Event()
+    fault = server.faults.add(Fault.on("create", "events", until=gate))
+    async with running(EventSink(client, "node-a")) as sink:
+        sink.emit("GpuLost", "GPU-1")
+        await fault.reached.wait()
+        sink.emit("GpuLost", "GPU-1")
+        gate.set()
+        await until(lambda: stored(server) and stored(server)[0]["count"] == 2)
+    assert len(stored(server)) == 1
+
+
 async def test_a_refused_event_is_dropped_and_the_next_is_written(server: ApiServer, client: KubeClient) -> None:
     server.faults.add(Fault.on("create", "events", status=403, times=1))
     async with running(EventSink(client, "node-a")) as sink:
