@@ -1,0 +1,50 @@
+"""The agent as a process of its own: the same program, by the same command line, as on a real node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+
+class AgentProcess:
+    """Runs `gpu-dra` with arguments; its log goes to a file."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self._arguments = arguments
+        self._log = log
+        self._process: asyncio.subprocess.Process
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[AgentProcess]:
+        """Start it; kill what is left of it at the end."""
+        with self._log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "driver", *self._arguments, stdout=log, stderr=log
+            )
+        try:
+            yield self
+        finally:
+            if self._process.returncode is None:
+                self._process.kill()
+                await self._process.wait()
+
+    async def ended(self) -> str:
+        """Wait until it ends by itself; return the last lines of its log."""
+        status = await self._process.wait()
+        return f"the agent ended with status {status}:\n{self.tail()}"
+
+    async def stop(self) -> int:
+        """Ask it to end, as a kubelet does; return its exit status."""
+        self._process.send_signal(signal.SIGTERM)
+        return await asyncio.wait_for(self._process.wait(), 10)
+
+    def tail(self) -> str:
+        """Return the last lines of its log."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-10:])
