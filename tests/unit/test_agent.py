@@ -173,6 +173,20 @@ async def test_the_api_server_is_down_at_the_start(node: Node) -> None:
         await until(lambda: nothing_missing(process))
 
 
+async def test_an_api_server_that_never_answers_holds_up_nothing(node: Node) -> None:
+    await node.api.stop()
+    with socket.create_server(("127.0.0.1", int(node.api.url.rpartition(":")[2]))):
+        async with agent(node) as process:
+            await node.register()
+            assert await node.unprepare(v1.Claim(namespace="default", name="c", uid="gone")) == {"gone": ""}
+            assert set(await process.missing()) == {"slices"}
+            call = asyncio.create_task(node.prepare(v1.Claim(namespace="default", name="c", uid="u1")))
+            await until(lambda: process.logged("serving"))
+            assert await process.end() == 0
+            await asyncio.wait([call])
+            assert isinstance(call.exception(), grpc.aio.AioRpcError)
+
+
 async def test_the_kubelets_registry_comes_late(node: Node) -> None:
     (node.kubelet_root / "plugins_registry").rmdir()
     async with agent(node) as process:
