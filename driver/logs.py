@@ -31,7 +31,8 @@ def call() -> Iterator[str]:
     try:
         yield fresh
     finally:
-        call_id.reset(token)
+        with contextlib.suppress(ValueError):  # a stream may be closed in another context than it ran in
+            call_id.reset(token)
 
 
 class CallIdFilter(logging.Filter):

@@ -1,4 +1,4 @@
-"""The kubelet's wire side: gRPC over Unix sockets."""
+"""The kubelet's wire APIs over Unix sockets."""
 
 import os
 

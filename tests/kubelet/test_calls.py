@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from driver import logs
 from driver._pb import dra_health_v1_pb2 as health
 from driver._pb import dra_health_v1_pb2_grpc as health_grpc
 from driver.kubelet.calls import CallInterceptor
@@ -84,3 +86,21 @@ async def test_a_stream_that_fails_is_told(short_tmp: Path, seen: Seen, caplog: 
             _ = [one async for one in stub.NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=10)]
     assert caught.value.code() is grpc.StatusCode.UNKNOWN
     assert "NodeWatchResources failed" in caplog.text
+
+
+async def test_a_stream_that_is_open_at_the_end_is_told(
+    short_tmp: Path, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Stream("waits")
+    async with served(stream, short_tmp / "s", seen) as stub:
+        call = stub.NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=10)
+        await call.read()
+    await until(stream.over.is_set)
+    assert "Traceback" not in caplog.text
+
+
+def test_an_id_may_be_given_back_in_another_context() -> None:
+    call = logs.call()
+    contextvars.copy_context().run(call.__enter__)
+    call.__exit__(None, None, None)
+    assert call_id.get() == ""
