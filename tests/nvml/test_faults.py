@@ -185,7 +185,7 @@ async def test_H6_a_session_that_ended_and_does_not_come_back_is_an_error_not_an
 ) -> None:
     nvml.install("l4:2")
     await inventory.read()
-    nvml.control(f"fail {function} {UNINITIALIZED} *", "fail nvmlInitWithFlags 999 *")
+    nvml.control(f"fail {function} {UNINITIALIZED} * 1", "fail nvmlInitWithFlags 999 *")
     for _ in range(2):
         with pytest.raises(InventoryError):
             await inventory.read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from driver.errors import InventoryError
 from driver.inventory import library_watch
 from driver.inventory.base import Changed, InventoryEvent
+from driver.model.device import UNKNOWN
 from tests.nvml.fake_nvml import FakeNvml, compiled
 from tests.nvml.test_read import assert_same
 
@@ -96,7 +98,9 @@ async def test_P7_an_upgraded_library_replaces_the_open_one(
 async def test_P7_a_read_uses_the_new_library_even_if_nothing_told_it(nvml: FakeNvml, inventory: NvmlInventory) -> None:
     nvml.install("h100:2")
     await inventory.read()
-    nvml.install("l4:3", without=("nvmlDeviceGetMemoryInfo_v2",))
+    nvml.install("l4:3", without=("nvmlDeviceGetBrand",))
+    assert_same((await inventory.read()).gpus, tuple(replace(gpu, brand=UNKNOWN) for gpu in nvml.gpus))
+    nvml.install("l4:2")
     assert_same((await inventory.read()).gpus, nvml.gpus)
 
 
