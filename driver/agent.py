@@ -50,6 +50,7 @@ FAILED, MISCONFIGURED = 1, 2
 """Exit statuses besides 0."""
 
 _FIRST_RECONCILE, _LONGEST_RECONCILE = 60.0, 600.0  # seconds between looks for records whose claims are gone
+_REGISTRATION_WAIT = 3.0  # seconds that slices wait for the kubelet's registration
 _LAST_STEPS = 0.4  # seconds for closing connections
 
 
@@ -102,12 +103,11 @@ class Agent:
         """Do the agent's work until cancelled; errors come in an ExceptionGroup."""
         if self._endpoints is not None:
             await self._endpoints.start()
-        self._monitor.subscribe(self._publisher.publish)
         self._monitor.subscribe(lambda _: self._new_snapshot.set())
         self._metrics.count_records(lambda: len(self._store.quarantined), self._prepared)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._monitor.run(), name="monitor")
-            tasks.create_task(self._publisher.run(), name="slices")
+            tasks.create_task(self._publish(), name="slices")
             tasks.create_task(self._events.run(), name="events")
             tasks.create_task(self._serve_claims(), name="claims")
             tasks.create_task(_told(self._preflight(), "checking the container runtime"), name="preflight")
@@ -118,6 +118,17 @@ class Agent:
         endpoints = self._endpoints.stop() if self._endpoints is not None else asyncio.sleep(0)
         steps = (endpoints, self._inventory.aclose(), self._engine.aclose(), self._client.aclose())
         await asyncio.gather(*(_within(step, _LAST_STEPS) for step in steps))
+
+    async def _publish(self) -> None:
+        """Offer devices once the kubelet knows us, so that no pod meets a driver that is not there yet (A14).
+
+        A kubelet that stays away is no reason to keep silent for ever: it may know another instance.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REGISTRATION_WAIT):
+                await self._plugin.registration.registered.wait()
+        self._monitor.subscribe(self._publisher.publish)
+        await self._publisher.run()
 
     async def _preflight(self) -> None:
         """Warn, once, if the container runtime will not read our CDI files (C6)."""
