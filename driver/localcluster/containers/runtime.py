@@ -75,7 +75,7 @@ class ContainerRuntime:
         (bundle / "config.json").write_text(json.dumps(config), encoding="utf-8")
         try:
             process = await _launch(mode, bundle, name, request.log_path)
-        except ContainerError:
+        except BaseException:
             shutil.rmtree(bundle, ignore_errors=True)
             raise
         container = self.containers[name] = Container(name, request, process, bundle)
@@ -173,7 +173,12 @@ async def _launch(mode: Mode, bundle: Path, name: str, log_path: Path) -> subpro
             )
     finally:
         os.close(writer)
-    text = await _read_all(reader, process)
+    try:
+        text = await _read_all(reader, process)
+    except BaseException:  # nobody waits for this container any more
+        process.kill()
+        process.wait()
+        raise
     if text:
         process.wait()
         raise ContainerError(text, reason="RunContainerError")

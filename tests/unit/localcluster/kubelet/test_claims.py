@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .conftest import Bench, until
 from .plugins import DraPlugin
-
-if TYPE_CHECKING:
-    pass
 
 
 async def test_a_claim_reaches_the_container(bench: Bench) -> None:
