@@ -44,10 +44,12 @@ class Owner:
         return f"{index:02d}-{self._suffix}"
 
     def index_of(self, item: Mapping[str, Any]) -> int | None:
-        """Return the index that a slice was created with, None if it was not made by this rule."""
+        """Return the index that a slice was created with, None if it was not made and named by this rule."""
         metadata = item.get("metadata") or {}
         match = re.fullmatch(rf"(\d{{1,6}})-{re.escape(self._suffix)}", metadata.get("generateName") or "", re.ASCII)
-        return int(match[1]) if match is not None else None
+        if match is None or not str(metadata.get("name")).startswith(f"{match[1]}-"):
+            return None
+        return int(match[1])
 
     @property
     def reference(self) -> JsonObject:

@@ -95,7 +95,8 @@ def test_no_reader_ever_sees_a_mixture_and_every_crash_is_healed(
 
 
 FOREIGN = st.lists(
-    st.tuples(st.sampled_from(["delete", "edit", "copy", "generation", "alien"]), st.integers(0, 20)), max_size=5
+    st.tuples(st.sampled_from(["delete", "edit", "copy", "rename", "generation", "alien"]), st.integers(0, 20)),
+    max_size=5,
 )
 
 
@@ -125,8 +126,9 @@ def tamper(api: Api, what: str, number: int) -> None:
         pool = {**item["spec"]["pool"], "generation": number}
         api.put({**item, "spec": {**item["spec"], "pool": pool}}, name)
     else:
-        metadata = {"generateName": item["metadata"].get("generateName")} if what == "copy" else {}
-        api.put({"metadata": metadata, "spec": item["spec"]}, f"{what}-{next(api.numbers)}")
+        generate = "" if what == "alien" else item["metadata"].get("generateName", "")
+        prefix = generate if what == "copy" else what
+        api.put({"metadata": {"generateName": generate}, "spec": item["spec"]}, f"{prefix}{next(api.numbers):05d}")
 
 
 @given(POOLS, POOLS)

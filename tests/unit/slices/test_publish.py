@@ -291,7 +291,7 @@ async def test_a_change_that_fails_at_first_is_made_later(node: Node, status: in
     assert node.holds(snapshot("l4:66"))
 
 
-async def test_an_api_server_that_is_down_at_start_is_awaited(node: Node) -> None:
+async def test_A14_the_state_says_that_nothing_is_published_while_the_api_server_is_down_at_start(node: Node) -> None:
     await node.server.stop()
     async with node.publisher(snapshot("l4:2")) as publisher:
         await until(lambda: publisher.state.error)
