@@ -7,10 +7,12 @@ answers in `recordings/allocation.json`.
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.scheduler import requests
-from driver.localcluster.scheduler.outcome import Allocation, Finding, Unsatisfiable
+from driver.localcluster.scheduler.outcome import Allocation, Finding, InUse, SchedulerError, Unsatisfiable
 from driver.localcluster.scheduler.results import result_of
 from driver.localcluster.scheduler.usage import Pick, Usage
 
@@ -18,13 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from driver.localcluster.scheduler.devices import Device, Pool
+    from driver.localcluster.scheduler.outcome import Obstacle
     from driver.localcluster.scheduler.requests import Ask, Claim, Request
     from driver.localcluster.scheduler.state import AllocatedState
 
     Object = Mapping[str, Any]
 
-_STEPS_MAX = 20_000
-"""How many devices may be tried before the search gives up; constraints can make it exponential."""
+_CHECKS_MAX = 10_000
+"""How many checks of a device a search may make before it gives up; constraints can make it exponential."""
 _ALTERNATIVES_MAX = 8
 
 
@@ -70,6 +73,10 @@ def impossible(claims: Iterable[Claim], classes: Mapping[str, Object]) -> Unsati
     return None
 
 
+class _GaveUpError(Exception):
+    """The search takes too long."""
+
+
 class _Search:
     """One search; `run` once, then read `usage.picks` or `failure()`."""
 
@@ -91,18 +98,26 @@ class _Search:
         self._devices = [device for _, devices in usable for device in devices]
         self.usage = Usage(claims, classes, [pool for pool, _ in usable], state)
         self.score = 0
-        self._steps = 0
+        self._checks = 0
         self._deepest = -1
         self._failure: Unsatisfiable | None = None
 
     def run(self) -> bool:
         """Search; the picks are in `usage` if it succeeded."""
-        return self._from(0)
+        try:
+            return self._from(0)
+        except _GaveUpError:
+            return False
 
     def failure(self) -> Unsatisfiable:
         """Return the first dead end that was furthest into the claims."""
         assert self._failure is not None  # noqa: S101  # a failed search has met a dead end
-        return self._failure
+        if self._checks < _CHECKS_MAX:
+            return self._failure
+        note = (
+            f"gave up after {_CHECKS_MAX} checks: the constraints of claim {self._failure.claim} leave too many choices"
+        )
+        return replace(self._failure, note=note)
 
     def _from(self, position: int) -> bool:
         if position == len(self._queue):
@@ -118,14 +133,14 @@ class _Search:
 
     def _satisfy(self, position: int, claim: int, ask: Ask) -> bool:
         if ask.count is None:
-            matching = [device for device in self._devices if self.usage.selected(device, claim, ask)]
+            matching = [device for device in self._devices if self.usage.not_selected(device, claim, ask) is None]
             return bool(matching) and self._take_all(position, claim, ask, matching)
         return self._take_some(position, claim, ask, 0, ask.count)
 
     def _take_all(self, position: int, claim: int, ask: Ask, devices: list[Device]) -> bool:
         taken: list[Pick] = []
         for device in devices:
-            if self._room(claim, 1) and self.usage.obstacle(device, claim, ask) is None:
+            if self._room(claim, 1) and self._fits(device, claim, ask):
                 taken.append(self.usage.take(device, claim, ask))
             else:
                 break
@@ -142,11 +157,8 @@ class _Search:
             return False
         for index in range(start, len(self._devices)):
             device = self._devices[index]
-            if self.usage.obstacle(device, claim, ask) is not None:
+            if not self._fits(device, claim, ask):
                 continue
-            if self._steps >= _STEPS_MAX:
-                return False
-            self._steps += 1
             pick = self.usage.take(device, claim, ask)
             if self._take_some(position, claim, ask, index + 1, missing - 1):
                 return True
@@ -157,11 +169,17 @@ class _Search:
                 return False
         return False
 
+    def _fits(self, device: Device, claim: int, ask: Ask) -> bool:
+        self._checks += 1
+        if self._checks >= _CHECKS_MAX and self._failure is not None:
+            raise _GaveUpError
+        return self.usage.obstacle(device, claim, ask) is None
+
     def _enough(self, start: int, claim: int, ask: Ask, missing: int) -> bool:
         """Say whether as many devices as are missing could follow; cheap where the failed try has seen them all."""
         left = missing
         for device in self._devices[start:]:
-            if self.usage.obstacle(device, claim, ask) is None:
+            if self._fits(device, claim, ask):
                 left -= 1
                 if left == 0:
                     return True
@@ -183,7 +201,7 @@ class _Search:
         )
 
     def _finding(self, claim: int, ask: Ask) -> Finding:
-        judged = [(device, self.usage.obstacle(device, claim, ask)) for device in self._devices]
+        judged = [(device, self._relevant_obstacle(device, claim, ask)) for device in self._devices]
         own = [pick.device for pick in self.usage.picks if pick.claim == claim and pick.ask is ask]
         free = [device for device, obstacle in judged if obstacle is None]
         return Finding(
@@ -191,3 +209,11 @@ class _Search:
             fitting=(*own, *free),
             obstacles=tuple((device, why) for device, why in judged if why is not None and device not in own),
         )
+
+    def _relevant_obstacle(self, device: Device, claim: int, ask: Ask) -> Obstacle | None:
+        """Return the obstacle; of a device in use rather that it is not even selected, if that is so."""
+        found = self.usage.obstacle(device, claim, ask)
+        if isinstance(found, InUse):
+            with suppress(SchedulerError):
+                return self.usage.not_selected(device, claim, ask) or found
+        return found

@@ -55,7 +55,10 @@ class Program:
         :raises CelRuntimeError: if there is no value.
         """
         compiled = self._compiled if part is None else _environment().deserialize(self.syntax.only(part))
-        result = compiled.eval(data=self._with_domains(device))
+        try:
+            result = compiled.eval(data=self._with_domains(device))
+        except RuntimeError as exc:  # the runtime's budget for loops
+            raise CelRuntimeError("operation cancelled: actual cost limit exceeded") from exc
         if result.type() == cel.Type.ERROR:
             raise CelRuntimeError(_runtime_message(str(result.value())))
         return result.value()

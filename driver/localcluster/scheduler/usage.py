@@ -77,19 +77,19 @@ class Usage:
             self._holds[pick.device.id].remove(pick)
         self._draw(pick, +1)
 
-    def selected(self, device: Device, claim: int, ask: Ask) -> bool:
-        """Say whether the selectors choose the device, free or not.
+    def not_selected(self, device: Device, claim: int, ask: Ask) -> NotSelected | None:
+        """Return the selector that leaves the device out, free or not; None if it is chosen.
 
         :raises SchedulerError: if a selector has no value for it.
         """
-        return self._not_selected(device, claim, ask) is None
+        return failed_selector(device, ask, self._classes[ask.class_name], self._claims[claim].key)
 
     def obstacle(self, device: Device, claim: int, ask: Ask) -> Obstacle | None:
         """Return the first thing that keeps a request from the device; cheap checks come first.
 
         :raises SchedulerError: if a selector has no value for it.
         """
-        for check in (self._in_use, self._not_selected, _tainted, self._short, self._constrained):
+        for check in (self._in_use, self.not_selected, _tainted, self._short, self._constrained):
             if found := check(device, claim, ask):
                 return found
         return None
@@ -105,9 +105,6 @@ class Usage:
         if not device.multiple and (held := self._holds.get(device.id)):
             return InUse(holder=f"claim {self._claims[held[0].claim].key}")
         return None
-
-    def _not_selected(self, device: Device, claim: int, ask: Ask) -> NotSelected | None:
-        return failed_selector(device, ask, self._classes[ask.class_name], self._claims[claim].key)
 
     def _short(self, device: Device, claim: int, ask: Ask) -> CounterShort | CapacityShort | None:
         if why := consumption.unmet(device, ask.capacity):
@@ -158,6 +155,8 @@ class Usage:
             other = pick.device.attributes.get(constraint.attribute)
             if (other == value) is constraint.distinct:
                 return Constrained(constraint=constraint, value=value, wanted=other, other=pick.device.name)
+            if not constraint.distinct:
+                return None  # the others agree with this one
         return None
 
     def _held(self, device: Device) -> bool:

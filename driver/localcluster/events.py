@@ -1,0 +1,57 @@
+"""Events of the cluster's own parts: what `kubectl describe` shows."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import TYPE_CHECKING
+
+from driver.localcluster.apiserver.errors import StatusError
+from driver.localcluster.apiserver.objects import Object, metadata, name_of, namespace_of
+
+if TYPE_CHECKING:
+    from driver.localcluster.apiserver.store import Store
+
+log = logging.getLogger(__name__)
+
+_MESSAGE_MAX = 1024  # the API's limit for an Event's message
+
+
+def record(store: Store, component: str, about: Object, reason: str, message: str, *, warning: bool = False) -> None:
+    """Tell of something that happened to an object; a repetition only counts up. Never raises."""
+    message = message if len(message) <= _MESSAGE_MAX else f"{message[: _MESSAGE_MAX - 3]}..."
+    digest = hashlib.sha256("\0".join((metadata(about).get("uid", ""), component, reason, message)).encode())
+    name, namespace = f"{name_of(about)[:200]}.{digest.hexdigest()[:16]}", namespace_of(about) or "default"
+    try:
+        if old := store.find("events", name, namespace):
+            count = {"count": old.get("count", 1) + 1, "lastTimestamp": store.now()}
+            store.patch("events", name, count, namespace)
+        else:
+            store.create(
+                "events", _event(store.now(), component, about, reason, message, name, warning=warning), namespace
+            )
+    except StatusError as exc:
+        log.debug("no event %s for %s: %s", reason, name_of(about), exc)
+
+
+def _event(now: str, component: str, about: Object, reason: str, message: str, name: str, *, warning: bool) -> Object:
+    meta = metadata(about)
+    return {
+        "metadata": {"name": name},
+        "involvedObject": {
+            "apiVersion": about.get("apiVersion"),
+            "kind": about.get("kind"),
+            "name": meta.get("name"),
+            "namespace": meta.get("namespace", ""),
+            "uid": meta.get("uid"),
+            "resourceVersion": meta.get("resourceVersion"),
+        },
+        "reason": reason,
+        "message": message,
+        "type": "Warning" if warning else "Normal",
+        "source": {"component": component},
+        "reportingComponent": component,
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
