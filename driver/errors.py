@@ -52,6 +52,10 @@ class InventoryError(TemporaryError):
     """The inventory as a whole can't be read now (library missing, initialisation failed, call timed out)."""
 
 
+class MigError(PermanentError):
+    """A MIG operation can't be done: the placement is taken, the profile not offered, a reset would be needed."""
+
+
 # --- claims ----------------------------------------------------------------------------------------------------------
 
 

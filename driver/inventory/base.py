@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from driver.model.device import Gpu
+    from driver.model.mig import MigInstance, MigState, Placement
 
 WHOLE_GPU = 0xFFFFFFFF
 """NVML's GPU and compute instance id of an event that concerns the whole GPU."""
@@ -69,4 +70,45 @@ class Inventory(Protocol):
 
     async def aclose(self) -> None:
         """Release threads and handles."""
+        ...
+
+
+class Partitioner(Protocol):
+    """Changes MIG on the node's GPUs; inventories implement it. Every call is safe to repeat.
+
+    All raise `InventoryError` if NVML does not answer in time, `DeviceNotReadyError` for what may pass, and
+    `MigError` for what does not.
+    """
+
+    async def mig_state(self, gpu_uuid: str) -> MigState:
+        """Observe the MIG mode and the instances of one GPU now, GPU instances without a compute instance included.
+
+        :raises MigError: the GPU has no MIG, or there is no such GPU.
+        """
+        ...
+
+    async def set_mig_mode(self, gpu_uuid: str, enabled: bool) -> None:
+        """Switch MIG mode at once; nothing to do if it is so already.
+
+        :raises MigError: it would need a reset, or instances exist.
+        :raises DeviceNotReadyError: processes use the GPU.
+        """
+        ...
+
+    async def create_mig(self, gpu_uuid: str, profile_id: int, placement: Placement) -> MigInstance:
+        """Make a GPU instance at exactly this placement and one compute instance that fills it.
+
+        All or nothing: if the compute instance fails, the GPU instance is removed again (M1).
+
+        :raises MigError: the placement is taken, MIG mode is off, or the profile is not offered there.
+        """
+        ...
+
+    async def destroy_mig(self, gpu_uuid: str, placement: Placement) -> bool:
+        """Remove the GPU instance at exactly this placement, its compute instances first; say whether there was one.
+
+        A GPU instance without a compute instance is found, too (M1).
+
+        :raises DeviceNotReadyError: processes use it.
+        """
         ...

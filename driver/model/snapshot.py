@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from driver.model.device import Device, FullGpu, Gpu, MigDevice
+from driver.model.device import Device, FullGpu, Gpu, MigDevice, MigPartition
 from driver.model.health import HEALTHY, Health
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from driver.model.mig import MigState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +37,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Immutable. `gpus` is sorted by identity; `health` (by UUID) holds the unhealthy ones only."""
+    """Immutable. `gpus` is sorted by identity; `health` (by UUID) holds the unhealthy ones only.
+
+    `dynamic_mig` are the UUIDs of the GPUs that may be partitioned for claims, as the settings say.
+    """
 
     versions: DriverVersions = field(default_factory=DriverVersions)
     gpus: tuple[Gpu, ...] = ()
     health: Mapping[str, Health] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[Problem, ...] = ()
+    dynamic_mig: frozenset[str] = frozenset()
 
     @property
     def unavailable(self) -> str:
@@ -52,21 +58,32 @@ class Snapshot:
         return self.health.get(gpu_uuid, HEALTHY)
 
     def devices(self) -> tuple[Device, ...]:
-        """Return what may be handed out, in stable order: by GPU, then by placement.
+        """Return what may be handed out, in stable order: by GPU; of one GPU the whole, then by placement.
 
-        Where MIG mode is on, the whole GPU can't run CUDA and is not offered; its MIG devices are.
+        Where MIG mode is on, the whole GPU can't run CUDA and is not offered; its MIG devices are. A GPU that is
+        partitioned for claims offers every partition at every placement, and itself where MIG mode can be switched
+        at once; what exists on it at the moment makes no difference.
         """
-        return tuple(device for gpu in self.gpus for device in _devices_of(gpu))
+        return tuple(device for gpu in self.gpus for device in self._devices_of(gpu))
 
     def device(self, name: str) -> Device | None:
         """Find a device by name."""
         return next((device for device in self.devices() if device.name == name), None)
 
+    def _devices_of(self, gpu: Gpu) -> Iterator[Device]:
+        if gpu.uuid in self.dynamic_mig and gpu.mig is not None:
+            yield from _dynamic_devices(gpu, gpu.mig)
+        elif gpu.mig is None or not gpu.mig.enabled:
+            yield FullGpu(gpu=gpu)
+        else:
+            ordered = sorted(gpu.mig.instances, key=lambda one: (one.placement, one.compute_instance_id))
+            yield from (MigDevice(gpu=gpu, instance=instance) for instance in ordered)
 
-def _devices_of(gpu: Gpu) -> Iterator[Device]:
-    if gpu.mig is None or not gpu.mig.enabled:
+
+def _dynamic_devices(gpu: Gpu, mig: MigState) -> Iterator[Device]:
+    if mig.switches_at_once or not mig.enabled:
         yield FullGpu(gpu=gpu)
-        return
-    ordered = sorted(gpu.mig.instances, key=lambda one: (one.placement, one.compute_instance_id))
-    for instance in ordered:
-        yield MigDevice(gpu=gpu, instance=instance)
+    if mig.switches_at_once or mig.enabled:
+        places = [(placement, profile) for profile in mig.profiles for placement in profile.placements]
+        for placement, profile in sorted(places, key=lambda place: (place[0].start, -place[0].size, place[1].id)):
+            yield MigPartition(gpu=gpu, profile=profile, placement=placement)
