@@ -16,6 +16,9 @@ Admission = Callable[["Store", Resource, Object, Object | None], None]
 """A further check of a write: (store, resource, new object, old object or None). Raises `StatusError` to refuse."""
 
 
+_PROTECTED: Final = ("default", "kube-public", "kube-system")
+
+
 def namespace_exists(store: Store, kind: Resource, new: Object, old: Object | None) -> None:
     """Refuse what is created in a namespace that is missing (404) or going away (403)."""
     if old is not None or not kind.namespaced:
@@ -37,6 +40,15 @@ def service_account_exists(store: Store, kind: Resource, new: Object, old: Objec
         where = f"{namespace_of(new)}/{name_of(new)}"
         why = f'error looking up service account {where.split("/")[0]}/{account}: serviceaccount "{account}" not found'
         raise errors.forbidden(kind, name_of(new), why)
+
+
+def check_deletion(kind: Resource, name: str) -> None:
+    """Refuse to delete the cluster's own namespaces.
+
+    :raises StatusError: 403.
+    """
+    if kind.plural == "namespaces" and name in _PROTECTED:
+        raise errors.forbidden(kind, name, "this namespace may not be deleted")
 
 
 STANDARD: Final[tuple[Admission, ...]] = (namespace_exists, service_account_exists)

@@ -133,6 +133,11 @@ class Journal:
     _changes: deque[Change] = field(default_factory=deque)
     _watchers: dict[str | None, dict[Subscription, None]] = field(default_factory=dict)
 
+    @property
+    def watchers(self) -> int:
+        """The number of subscriptions."""
+        return sum(len(watchers) for watchers in self._watchers.values())
+
     def get(self, key: Key) -> Entry | None:
         """Return the present version of an object."""
         return self.entries.get(key)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver import deletion, errors
-from driver.localcluster.apiserver.admission import STANDARD, Admission
+from driver.localcluster.apiserver.admission import STANDARD, Admission, check_deletion
 from driver.localcluster.apiserver.collector import Collector
 from driver.localcluster.apiserver.features import Features
 from driver.localcluster.apiserver.journal import Entry, Interest, Journal, Key, Subscription
@@ -132,6 +132,10 @@ class Store:
         finally:
             watcher.close()
 
+    def watchers(self, resource: str) -> int:
+        """Return how many watch a resource now."""
+        return self._journals[resource].watchers
+
     def close_watches(self) -> None:
         """End all watches, as a server that shuts down does."""
         for journal in self._journals.values():
@@ -216,6 +220,7 @@ class Store:
         """
         kind, key = RESOURCES[resource], (namespace or "", name)
         old = self.get(resource, name, namespace)
+        check_deletion(kind, name)
         check_preconditions(kind, old, uid, resource_version)
         foreground = propagation == "Foreground" and self._collector.has_dependents(old)
         new = deletion.marked(kind, old, self._clock(), grace_seconds, foreground=foreground)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver import answers, errors
 from driver.localcluster.apiserver.codec import decode, encoded, parse, shown, to_json
 from driver.localcluster.apiserver.objects import Object, metadata, name_of
+from driver.localcluster.apiserver.options import delete_options, dry_run, field_validation, page
 from driver.localcluster.apiserver.patching import PATCH_TYPES, apply_patch
 from driver.localcluster.apiserver.streams import watch
 from driver.localcluster.apiserver.table import as_table, partial, wants
@@ -68,7 +67,7 @@ class Verbs:
     async def _list(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         served, query = target.served, request.query
         entries = self._entries(request, target)
-        entries, meta = _page(entries, query, self._store.revision)
+        entries, meta = page(entries, query, self._store.revision)
         view = wants(request.headers.get("Accept", ""))
         if view:
             return answers.json_answer(_viewed(request, view, served, [entry.body for entry in entries], meta))
@@ -86,18 +85,18 @@ class Verbs:
 
     async def _create(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         body = parse(await request.read(), request.headers.get("Content-Type", ""))
-        obj, warnings = decode(target.served, body, _field_validation(request))
+        obj, warnings = decode(target.served, body, field_validation(request.query))
         created = self._store.create(
-            target.served.resource.plural, obj, target.namespace or None, dry_run=_dry_run(request)
+            target.served.resource.plural, obj, target.namespace or None, dry_run=dry_run(request.query)
         )
         return self._written(target.served, created, status=201, warnings=warnings)
 
     async def _update(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         body = parse(await request.read(), request.headers.get("Content-Type", ""))
-        obj, warnings = decode(target.served, body, _field_validation(request))
+        obj, warnings = decode(target.served, body, field_validation(request.query))
         _check_place(obj, target)
         updated = self._store.update(
-            target.served.resource.plural, obj, subresource=target.subresource, dry_run=_dry_run(request)
+            target.served.resource.plural, obj, subresource=target.subresource, dry_run=dry_run(request.query)
         )
         return self._written(target.served, updated, warnings=warnings)
 
@@ -108,7 +107,7 @@ class Verbs:
         patch = parse(await request.read(), content_type, others=PATCH_TYPES)
         options = dict(request.query)
         patched, created, warnings = apply_patch(
-            self._store, target, content_type, patch, options, dry_run=_dry_run(request)
+            self._store, target, content_type, patch, options, dry_run=dry_run(request.query)
         )
         return self._written(target.served, patched, status=201 if created else 200, warnings=warnings)
 
@@ -118,7 +117,7 @@ class Verbs:
         return answers.raw(to_json(shown(served, obj)), status=status, warnings=warnings or ())
 
     async def _delete(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        options = await _delete_options(request)
+        options = await delete_options(request)
         obj = self._delete_one(target.served, target.name, target.namespace, options)
         if metadata(obj).get("deletionTimestamp") or target.served.resource.plural == "pods":
             return self._written(target.served, obj)
@@ -138,7 +137,7 @@ class Verbs:
         )
 
     async def _delete_collection(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
-        options = await _delete_options(request)
+        options = await delete_options(request)
         entries = self._entries(request, target)
         for entry in entries:
             self._delete_one(target.served, name_of(entry.body), metadata(entry.body).get("namespace", ""), options)
@@ -153,48 +152,6 @@ def _viewed(request: web.BaseRequest, view: str, served: Served, objects: list[O
     return partial(objects, meta)
 
 
-def _page(entries: list[Entry], query: Mapping[str, str], revision: int) -> tuple[list[Entry], Object]:
-    """Cut a list at `limit` and begin it after `continue`."""
-    meta: Object = {"resourceVersion": str(revision)}
-    if token := query.get("continue"):
-        after = _after(token)
-        entries = [entry for entry in entries if _place(entry) > after]
-    text = query.get("limit", "0") or "0"
-    if not text.isdecimal():
-        raise errors.bad_request(f'limit: invalid value "{text}": a whole number')
-    limit = int(text)
-    if 0 < limit < len(entries):
-        last = json.dumps(_place(entries[limit - 1])).encode()
-        meta["continue"] = base64.urlsafe_b64encode(last).decode()
-        meta["remainingItemCount"] = len(entries) - limit
-        entries = entries[:limit]
-    return entries, meta
-
-
-def _place(entry: Entry) -> list[str]:
-    meta = metadata(entry.body)
-    return [meta.get("namespace", ""), meta["name"]]
-
-
-def _after(token: str) -> list[str]:
-    try:
-        place = json.loads(base64.urlsafe_b64decode(token))
-        return [str(place[0]), str(place[1])]
-    except (ValueError, IndexError, KeyError, TypeError) as exc:
-        raise errors.bad_request(f"continue key is not valid: {token}") from exc
-
-
-def _dry_run(request: web.BaseRequest) -> bool:
-    given = request.query.get("dryRun", "")
-    if given not in ("", "All"):
-        raise errors.bad_request(f'dryRun: Unsupported value: "{given}": supported values: "All"')
-    return given == "All"
-
-
-def _field_validation(request: web.BaseRequest) -> str:
-    return str(request.query.get("fieldValidation") or "Warn")
-
-
 def _check_place(obj: Object, target: Target) -> None:
     meta = obj.setdefault("metadata", {})
     if meta.setdefault("name", target.name) != target.name:
@@ -205,18 +162,3 @@ def _check_place(obj: Object, target: Target) -> None:
         raise errors.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
-
-
-async def _delete_options(request: web.BaseRequest) -> Object:
-    raw = await request.read()
-    options = parse(raw, request.headers.get("Content-Type", "")) if raw else {}
-    if not isinstance(options, dict):
-        raise errors.bad_request("the request's body is not DeleteOptions")
-    query = request.query
-    if "gracePeriodSeconds" in query:
-        options["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
-    if "propagationPolicy" in query:
-        options["propagationPolicy"] = query["propagationPolicy"]
-    if _dry_run(request):
-        options["dryRun"] = ["All"]
-    return options
