@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from driver.localcluster.apiserver import errors
 from driver.localcluster.apiserver.objects import Object, metadata, name_of, namespace_of
 from driver.localcluster.apiserver.resources import RESOURCES, Resource
+from driver.localcluster.apiserver.validation.common import forbidden
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.store import Store
@@ -16,6 +17,7 @@ Admission = Callable[["Store", Resource, Object, Object | None], None]
 """A further check of a write: (store, resource, new object, old object or None). Raises `StatusError` to refuse."""
 
 
+_ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 _PROTECTED: Final = ("default", "kube-public", "kube-system")
 
 
@@ -42,6 +44,24 @@ def service_account_exists(store: Store, kind: Resource, new: Object, old: Objec
         raise errors.forbidden(kind, name_of(new), why)
 
 
+def admin_access_is_allowed(store: Store, kind: Resource, new: Object, old: Object | None) -> None:
+    """Refuse claims and templates with admin access where the namespace's label does not allow it."""
+    if old is not None or kind.plural not in ("resourceclaims", "resourceclaimtemplates"):
+        return
+    path, spec = "spec", new.get("spec") or {}
+    if kind.plural == "resourceclaimtemplates":
+        path, spec = "spec.spec", spec.get("spec") or {}
+    fields = [
+        f"{path}.devices.requests[{at}].exactly.adminAccess"
+        for at, request in enumerate((spec.get("devices") or {}).get("requests") or ())
+        if (request.get("exactly") or {}).get("adminAccess")
+    ]
+    namespace = store.find("namespaces", namespace_of(new)) or {}
+    if fields and (metadata(namespace).get("labels") or {}).get(_ADMIN_LABEL) != "true":
+        text = f"admin access to devices requires the `{_ADMIN_LABEL}: true` label on the containing namespace"
+        raise errors.invalid(kind, name_of(new), [forbidden(field, text) for field in fields])
+
+
 def check_deletion(kind: Resource, name: str) -> None:
     """Refuse to delete the cluster's own namespaces.
 
@@ -51,5 +71,9 @@ def check_deletion(kind: Resource, name: str) -> None:
         raise errors.forbidden(kind, name, "this namespace may not be deleted")
 
 
-STANDARD: Final[tuple[Admission, ...]] = (namespace_exists, service_account_exists)
+STANDARD: Final[tuple[Admission, ...]] = (
+    namespace_exists,
+    service_account_exists,
+    admin_access_is_allowed,
+)
 """What every cluster checks."""
