@@ -97,11 +97,14 @@ def _without(entry: Object, taken: set[Path]) -> Object | None:
 
 
 def _abandoned(mine: Object | None, wanted: list[Path], others: list[Object | None]) -> list[Path]:
-    """Return what this manager set before, sets no more, and nobody else sets; inner paths first."""
+    """Return what this manager set before, sets no more, and nobody else sets.
+
+    Whole elements come first: without the fields that are its key, an element is not found any more.
+    """
     if mine is None:
         return []
     kept = set(wanted).union(*(_owned(entry) for entry in others if entry))
-    return sorted(_owned(mine) - kept, key=len, reverse=True)
+    return sorted(_owned(mine) - kept, key=lambda path: (path[-1] != fieldset.SELF, -len(path), path))
 
 
 def _entry(served: Served, applied: Applied, mine: Object | None, wanted: list[Path]) -> Object:
