@@ -178,7 +178,7 @@ class _Process:
             try:
                 async for type_, pod in self._store.watch("pods", since=since, field_selector=selector):
                     if type_ == "DELETED":
-                        self._gone(metadata(pod)["uid"])
+                        self._gone(metadata(pod)["uid"], pod)
                     else:
                         self._take(pod)
             except StatusError as exc:
@@ -201,10 +201,10 @@ class _Process:
         finally:
             self._workers.pop(worker.uid, None)
 
-    def _gone(self, uid: str) -> None:
+    def _gone(self, uid: str, pod: Object | None = None) -> None:
         worker = self._workers.get(uid)
         if worker is not None:
-            worker.terminate()
+            worker.terminate(pod)
 
     def _forget_others(self, present: set[str]) -> None:
         """Clean up after pods that vanished while nobody watched."""

@@ -55,8 +55,9 @@ class PodWorker:
         if metadata(pod).get("deletionTimestamp"):
             self._stop.set()
 
-    def terminate(self) -> None:
-        """Stop the pod: its object is gone from the API server."""
+    def terminate(self, pod: Object | None = None) -> None:
+        """Stop the pod: its object is gone from the API server; `pod` is what it was last."""
+        self.pod = pod or self.pod
         self._stop.set()
 
     async def run(self) -> None:

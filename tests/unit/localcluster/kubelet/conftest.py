@@ -15,7 +15,7 @@ from driver.localcluster.kubelet.kubelet import Kubelet
 from driver.localcluster.kubelet.paths import NodePaths
 from driver.localcluster.kubelet.times import Times
 
-from .plugins import DRIVER
+from .plugins import DRIVER, DevicePlugin, DraPlugin, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -31,6 +31,26 @@ class Bench:
         self.store = store
         self.paths = NodePaths(root)
         self.kubelet = Kubelet(NODE, store, self.paths, times=times)
+        self.plugins: list[DraPlugin | DevicePlugin] = []
+
+    def dra(self, recorder: Recorder | None = None, **more: Any) -> DraPlugin:
+        """Make a DRA plugin that ends with the test."""
+        plugin = DraPlugin(self.paths, recorder, **more)
+        self.plugins.append(plugin)
+        return plugin
+
+    async def registered(self, recorder: Recorder | None = None, **more: Any) -> DraPlugin:
+        """Make a DRA plugin, start it and wait until it is registered."""
+        plugin = self.dra(recorder, **more)
+        await plugin.start()
+        await until(lambda: plugin.status, "the plugin is registered")
+        return plugin
+
+    def device_plugin(self, **more: Any) -> DevicePlugin:
+        """Make a device plugin that ends with the test."""
+        plugin = DevicePlugin(self.paths, **more)
+        self.plugins.append(plugin)
+        return plugin
 
     def cdi(self, *names: str, kind: str = "rec.example/gpu", **edits: Any) -> None:
         """Write a CDI file whose devices set GPU=<name>."""
@@ -130,3 +150,5 @@ async def bench(short_tmp: Path, store: Store, times: Times) -> AsyncIterator[Be
     await bench.kubelet.start()
     yield bench
     await bench.kubelet.stop()
+    for plugin in bench.plugins:
+        await plugin.kill()

@@ -223,9 +223,10 @@ class DevicePlugin:
         async with grpc.aio.insecure_channel(f"unix:{self.kubelet}") as channel:
             await device_plugin_v1beta1_pb2_grpc.RegistrationStub(channel).Register(request, timeout=10)
 
-    async def stop(self) -> None:
+    async def kill(self) -> None:
         if self._server is not None:
             await self._server.stop(None)
+            self._server = None
 
     def report(self, **devices: str) -> None:
         self.devices = {name.replace("_", "-"): health for name, health in devices.items()}

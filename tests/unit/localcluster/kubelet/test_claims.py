@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from .conftest import Bench, until
-from .plugins import DraPlugin
 
 
 async def test_a_claim_reaches_the_container(bench: Bench) -> None:
-    plugin = DraPlugin(bench.paths)
-    await plugin.start()
-    await until(lambda: plugin.status, "registered")
+    plugin = await bench.registered()
     bench.cdi("gpu-0")
     claim = bench.claim("c1")
     bench.pod("p1", "c1", script="echo gpu is $GPU", restartPolicy="Never")
@@ -20,4 +17,3 @@ async def test_a_claim_reaches_the_container(bench: Bench) -> None:
     await until(lambda: plugin.recorder.of("NodeUnprepareResources") == [asked], "unprepared")
     bench.delete("p1")
     await until(lambda: bench.phase("p1") == "gone", "the pod goes")
-    await plugin.stop()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from driver.localcluster.apiserver.objects import clone
 
 from .conftest import NODE, Bench, until
-from .plugins import DRIVER, Call, DraPlugin, Recorder, device
+from .plugins import DRIVER, Call, Recorder, device
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ class Play:
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.recorder = Recorder()
-        self.plugin = DraPlugin(bench.paths, self.recorder)
+        self.plugin = bench.dra(self.recorder)
         self.failures = 0
         bench.cdi("gpu-0")
         for name in ("p1-g", "p2-g", "shared", "f1-g"):
@@ -78,7 +78,7 @@ class Play:
 
     async def restart_plugin(self) -> None:
         await self.plugin.kill()
-        self.plugin = DraPlugin(self.bench.paths, self.recorder)
+        self.plugin = self.bench.dra(self.recorder)
         await self.plugin.start()
         await until(lambda: self.plugin.status, "the new plugin is registered")
 
@@ -127,4 +127,3 @@ async def test_the_recorded_sequence(bench: Bench) -> None:
     await until(lambda: len(play.recorder.calls) >= len(expected), "the last calls")
     calls: list[Call] = play.recorder.calls
     assert [comparable(call.method, call.request, call.deadline, ours) for call in calls] == expected
-    await play.plugin.kill()
