@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from driver.model.device import Device, FullGpu, Gpu, MigDevice, MigPartition
 from driver.model.health import HEALTHY, Health
+from driver.model.ownership import ALL_DRA, Owner, Ownership
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +40,8 @@ class Problem:
 class Snapshot:
     """Immutable. `gpus` is sorted by identity; `health` (by UUID) holds the unhealthy ones only.
 
-    `dynamic_mig` are the UUIDs of the GPUs that may be partitioned for claims, as the settings say.
+    `dynamic_mig` are the UUIDs of the GPUs that may be partitioned for claims, as the settings say. `ownership` (by
+    UUID) holds the GPUs that are not simply DRA's.
     """
 
     versions: DriverVersions = field(default_factory=DriverVersions)
@@ -47,6 +49,7 @@ class Snapshot:
     health: Mapping[str, Health] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[Problem, ...] = ()
     dynamic_mig: frozenset[str] = frozenset()
+    ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def unavailable(self) -> str:
@@ -57,18 +60,28 @@ class Snapshot:
         """Return the verdict on a GPU."""
         return self.health.get(gpu_uuid, HEALTHY)
 
+    def ownership_of(self, gpu_uuid: str) -> Ownership:
+        """Return who has a GPU, and who shall have it."""
+        return self.ownership.get(gpu_uuid, ALL_DRA)
+
     def devices(self) -> tuple[Device, ...]:
-        """Return what may be handed out, in stable order: by GPU; of one GPU the whole, then by placement.
+        """Return what DRA may hand out, in stable order: by GPU; of one GPU the whole, then by placement.
 
         Where MIG mode is on, the whole GPU can't run CUDA and is not offered; its MIG devices are. A GPU that is
         partitioned for claims offers every partition at every placement, and itself where MIG mode can be switched
         at once; what exists on it at the moment makes no difference.
         """
-        return tuple(device for gpu in self.gpus for device in self._devices_of(gpu))
+        offered = (gpu for gpu in self.gpus if self.ownership_of(gpu.uuid).offers(Owner.DRA))
+        return tuple(device for gpu in offered for device in self._devices_of(gpu))
 
     def device(self, name: str) -> Device | None:
-        """Find a device by name."""
-        return next((device for device in self.devices() if device.name == name), None)
+        """Find a device by name, whoever may offer it now."""
+        for gpu in self.gpus:
+            if name == gpu.name or name.startswith(f"{gpu.name}-"):  # of a partitioned node, look at one GPU only
+                for device in self._devices_of(gpu):
+                    if device.name == name:
+                        return device
+        return None
 
     def _devices_of(self, gpu: Gpu) -> Iterator[Device]:
         if gpu.uuid in self.dynamic_mig and gpu.mig is not None:
