@@ -126,11 +126,9 @@ class Placer:
     def _shortages(self, pod: Object, node: str) -> tuple[list[str], list[str]]:
         """Return the extended resources that devices of a class have to provide there, and what is short."""
         wanted, total = fit.amounts(pod["spec"]), self._view.allocatable(node)
-        backed = [
-            name
-            for name, amount in wanted.items()
-            if amount and fit.is_extended(name) and not total.get(name) and extended.class_of(name, self._view.classes)
-        ]
+        absent = [name for name, amount in wanted.items() if amount and fit.is_extended(name) and not total.get(name)]
+        classes = self._view.classes if self._view.extended else {}
+        backed = [name for name in absent if extended.class_of(name, classes)]
         others = {name: amount for name, amount in wanted.items() if name not in backed}
         return backed, fit.shortages(others, self._view.used(node), total, self._view.pods_on(node))
 

@@ -35,7 +35,7 @@ class Scheduler:
 
     def __init__(self, store: Store, new_id: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
         self._store = store
-        self._view = ClusterView()
+        self._view = ClusterView(extended=store.features.enabled("DRAExtendedResource"))
         self._placer = Placer(self._view, new_id)
         self._waiting: dict[_Key, None] = {}
         self._parked: dict[_Key, Object] = {}
@@ -46,8 +46,8 @@ class Scheduler:
                 "nodes": lambda type_, obj: self._changed(self._view.node(type_, obj)),
                 "deviceclasses": lambda type_, obj: self._changed(self._view.device_class(type_, obj)),
                 "resourceslices": lambda type_, obj: self._changed(self._view.resource_slice(type_, obj)),
-                "resourceclaims": lambda type_, obj: self._changed(self._view.claim(type_, obj)),
-                "resourceclaimtemplates": lambda type_, _: self._changed(type_ == "ADDED"),
+                "resourceclaims": self._claim_changed,
+                "resourceclaimtemplates": self._awaited,
                 "pods": self._pod_changed,
             },
         )
@@ -73,6 +73,20 @@ class Scheduler:
             self._waiting.update(dict.fromkeys(self._parked))
             self._parked.clear()
             self._wake.set()
+
+    def _claim_changed(self, type_: str, claim: Object) -> None:
+        self._changed(self._view.claim(type_, claim))
+        self._awaited(type_, claim)
+
+    def _awaited(self, type_: str, obj: Object) -> None:
+        """Try the pods again that name a claim or a template which is new."""
+        if type_ != "ADDED":
+            return
+        for key, pod in list(self._parked.items()):
+            if key[0] == namespace_of(obj) and name_of(obj) in _names(pod):
+                del self._parked[key]
+                self._waiting[key] = None
+                self._wake.set()
 
     def _pod_changed(self, type_: str, pod: Object) -> None:
         self._changed(self._view.pod(type_, pod))
@@ -170,6 +184,12 @@ class Scheduler:
 def _is_ours(pod: Object) -> bool:
     spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
     return not spec.get("nodeName") and spec.get("schedulerName", NAME) == NAME and phase in (None, "Pending")
+
+
+def _names(pod: Object) -> set[str]:
+    """Return the claims and templates that a pod names."""
+    entries = pod["spec"].get("resourceClaims") or ()
+    return {name for entry in entries for field, name in entry.items() if field != "name"}
 
 
 def _same_wishes(old: Object, new: Object) -> bool:

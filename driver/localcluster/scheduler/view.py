@@ -21,7 +21,9 @@ _FINISHED = ("Succeeded", "Failed")
 class ClusterView:
     """Every change says whether it could help a pod that did not fit before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, extended: bool = True) -> None:
+        self.extended = extended
+        """Can classes back extended resources?"""
         self.nodes: dict[str, Object] = {}
         self.classes: dict[str, Object] = {}
         self.pools = PoolIndex()
@@ -58,10 +60,10 @@ class ClusterView:
         return True
 
     def claim(self, type_: str, obj: Object) -> bool:
-        """Take in a ResourceClaim; a new one may be what a pod waits for, a free one gives its devices back."""
+        """Take in a ResourceClaim; one that is freed gives its devices back."""
         if type_ == "DELETED":
             return self.state.drop(obj["metadata"]["uid"])
-        return self.state.put(obj) or type_ == "ADDED"
+        return self.state.put(obj)
 
     def pod(self, type_: str, obj: Object) -> bool:
         """Take in a pod: where it runs and what it takes there."""

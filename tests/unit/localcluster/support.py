@@ -10,14 +10,15 @@ from driver.localcluster.apiserver.store import Store
 from driver.localcluster.scheduler import cel
 
 if TYPE_CHECKING:
+    from driver.localcluster.apiserver.features import Features
     from driver.localcluster.apiserver.objects import Object
 
 DRIVER = "gpu.nvidia.com"
 NAMESPACE = "work"
 
 
-def make_store() -> Store:
-    store = Store(cel=cel.check)
+def make_store(features: Features | None = None) -> Store:
+    store = Store(features, cel=cel.check)
     store.create("namespaces", {"metadata": {"name": NAMESPACE}})
     return store
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from driver.localcluster.apiserver.errors import StatusError
+from driver.localcluster.apiserver.features import Features
 from driver.localcluster.controllers.claims import ClaimController
 from driver.localcluster.scheduler.scheduler import Scheduler
 from tests.unit.localcluster.support import (
@@ -222,6 +223,30 @@ async def test_a_node_that_advertises_the_resource_itself_needs_no_claim():
         made = await bound(store, "p")
     assert "extendedResourceClaimStatus" not in made["status"]
     assert store.list("resourceclaims") == []
+
+
+@pytest.mark.parametrize("resource", ["nvidia.com/gpu", f"deviceclass.resource.kubernetes.io/{DRIVER}"])
+async def test_before_kubernetes_136_no_class_backs_a_resource(resource):
+    store = make_store(Features(kubernetes="1.35"))
+    store.create("nodes", node("a"))
+    store.create("deviceclasses", device_class(extendedResourceName="nvidia.com/gpu"))
+    store.create("resourceslices", resource_slice("a", device("gpu-0")))
+    containers = [{"name": "main", "image": "busybox", "resources": {"limits": {resource: "1"}}}]
+    store.create("pods", pod("p", containers=containers))
+    async with Running(Scheduler(store)):
+        assert await pending(store, "p") == f"0/1 nodes are available: 1 Insufficient {resource}."
+
+
+async def test_an_implicit_resource_of_a_class_gets_a_claim():
+    store = make_store()
+    store.create("nodes", node("a"))
+    store.create("deviceclasses", device_class())
+    store.create("resourceslices", resource_slice("a", device("gpu-0")))
+    limits = {f"deviceclass.resource.kubernetes.io/{DRIVER}": "1"}
+    store.create("pods", pod("p", containers=[{"name": "main", "image": "busybox", "resources": {"limits": limits}}]))
+    async with Running(Scheduler(store)):
+        made = await bound(store, "p")
+    assert devices_of(store, made["status"]["extendedResourceClaimStatus"]["resourceClaimName"]) == ["gpu-0"]
 
 
 async def test_a_bad_slice_costs_its_pool_only():
