@@ -68,8 +68,11 @@ class Transport:
             async with answer:
                 if answer.status >= 300:
                     raise self._failure(operation, answer, await _limited(answer, operation))
-                async for chunk in _until_end(answer):
-                    yield chunk
+                try:
+                    async for chunk in _until_end(answer):
+                        yield chunk
+                finally:
+                    _abort(answer)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -144,6 +147,12 @@ async def _until_end(answer: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             yield chunk
     except aiohttp.ClientPayloadError:
         return
+
+
+def _abort(answer: aiohttp.ClientResponse) -> None:
+    """Drop the connection of an answer that was left before its end: a polite TLS farewell may wait for a dead peer."""
+    if answer.connection is not None and answer.connection.transport is not None:
+        answer.connection.transport.abort()
 
 
 def _socket(address: AddrInfoType) -> socket.socket:

@@ -1,0 +1,178 @@
+"""What a case has in its hands: it creates objects, waits for what they become, and looks into containers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from driver.errors import ApiNotFoundError
+from tests.conformance.api import collection, path_of
+from tests.conformance.manifests import LAST_LINE
+
+if TYPE_CHECKING:
+    from tests.conformance.api import Api, Object
+    from tests.conformance.cluster import Cluster
+    from tests.conformance.gpus import Gpu, Gpus
+    from tests.conformance.waiting import Waiter
+
+UUID = re.compile(r"UUID: (GPU-[0-9a-f-]+)")
+_OWNERS = ("Deployment", "Job")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One case, in the run's namespace, which is empty before and after it."""
+
+    api: Api
+    wait: Waiter
+    cluster: Cluster
+    gpus: Gpus
+    image: str
+
+    @property
+    def namespace(self) -> str:
+        """The run's namespace."""
+        return self.wait.namespace
+
+    # --- objects -----------------------------------------------------------------------------------------------------
+
+    async def create(self, *objects: Object) -> Object:
+        """Create objects with the run's image, in order; return the last as stored."""
+        stored: Object = {}
+        for item in objects:
+            wanted = with_image(item, self.image)
+            stored = await self.api.create(collection(item["kind"], self.namespace), wanted)
+        return stored
+
+    def path(self, kind: str, name: str) -> str:
+        """Return an object's path."""
+        return path_of({"kind": kind, "metadata": {"name": name, "namespace": self.namespace}})
+
+    async def delete(self, kind: str, name: str, *, force: bool = False) -> None:
+        """Delete an object; return when it is gone."""
+        if force:
+            await self.api.force_delete(self.path(kind, name))
+        else:
+            await self.api.delete(self.path(kind, name))
+        await self.wait.gone(kind, name)
+
+    async def clean_up(self) -> None:
+        """Delete all that is in the namespace; return when no pod and no claim is left."""
+        for kind in (*_OWNERS, "Pod", "ResourceClaim", "ResourceClaimTemplate"):
+            for item in (await self.api.list(collection(kind, self.namespace)))["items"]:
+                with contextlib.suppress(ApiNotFoundError):
+                    await self.api.delete(self.path(kind, item["metadata"]["name"]))
+        await asyncio.gather(self.wait.gone("Pod"), self.wait.gone("ResourceClaim"))
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    async def running(self, *names: str) -> list[Object]:
+        """Return the pods as soon as all run."""
+        return list(await asyncio.gather(*(self._in_phase(name, "Running") for name in names)))
+
+    async def succeeded(self, name: str) -> Object:
+        """Return a pod as soon as all its containers have ended well."""
+        return await self._in_phase(name, "Succeeded")
+
+    async def unschedulable(self, name: str) -> str:
+        """Return the scheduler's reason as soon as it has refused a pod."""
+        pod = await self.wait.one("Pod", name, _refusal, "is refused by the scheduler")
+        return str(_refusal(pod)["message"])
+
+    async def event(self, reason: str, *, about: str) -> str:
+        """Return the message of an event about an object as soon as there is one."""
+
+        def look(events: Any) -> str | None:
+            return next((str(event["message"]) for event in events if event["reason"] == reason), None)
+
+        selector = f"involvedObject.name={about}"
+        return await self.wait.until("Event", look, f"event {reason} about {about}", field_selector=selector)
+
+    async def output(self, pod: str, container: str = "main") -> str:
+        """Return what a container has written until it said that this is all."""
+        text = ""
+        await self.wait.one("Pod", pod, lambda item: _has_started(item, container), f"has started {container}")
+        async with asyncio.timeout(self.wait.patience):
+            async for part in self.api.log(self.path("Pod", pod), container):
+                text += part
+                if LAST_LINE in text:
+                    break
+        return text.partition(LAST_LINE)[0]
+
+    async def seen(self, pod: str, container: str = "main") -> set[str]:
+        """Return the UUIDs of the GPUs that a container sees."""
+        return set(UUID.findall(await self.output(pod, container)))
+
+    # --- claims ------------------------------------------------------------------------------------------------------
+
+    async def claim_of(self, pod: str, name: str = "gpu") -> Object:
+        """Return the allocated claim that a pod uses under a name."""
+        found = await self.wait.one("Pod", pod, lambda item: _claim_name(item, name), f"has a claim {name}")
+        return await self.allocated(str(_claim_name(found, name)))
+
+    async def allocated(self, claim: str) -> Object:
+        """Return a claim as soon as it is allocated."""
+        return await self.wait.one("ResourceClaim", claim, results, "is allocated")
+
+    async def given(self, pod: str, name: str = "gpu", request: str = "") -> list[Gpu]:
+        """Return the GPUs that a pod's claim was given, for one of its requests or for all."""
+        claim = await self.claim_of(pod, name)
+        wanted = [one for one in results(claim) if request in ("", one["request"], one["request"].partition("/")[0])]
+        return [self.gpus.at(one["pool"], one["device"]) for one in wanted]
+
+    async def unprepared(self, claim: Object) -> None:
+        """Return when nothing of a claim is left on the node, where that can be seen."""
+        if self.cluster.can("see-node"):
+            await self.cluster.node.until_nothing_is_left(claim["metadata"]["uid"], self.wait.patience)
+
+    async def _in_phase(self, name: str, phase: str) -> Object:
+        return await self.wait.one("Pod", name, lambda pod: pod["status"].get("phase") == phase, f"is {phase}")
+
+
+def uuids(gpus: list[Gpu]) -> set[str]:
+    """Return the UUIDs of GPUs."""
+    return {gpu.uuid for gpu in gpus}
+
+
+def results(claim: Object) -> list[Object]:
+    """Return a claim's allocated devices."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return list((allocation.get("devices") or {}).get("results") or ())
+
+
+def with_image(item: Object, image: str) -> Object:
+    """Return an object whose containers all have the image."""
+    changed = copy.deepcopy(item)
+    spec = changed.get("spec", {})
+    pod = spec.get("template", {}).get("spec", {}) if item["kind"] in _OWNERS else spec
+    for container in [*pod.get("initContainers", ()), *pod.get("containers", ())]:
+        container["image"] = image
+    return changed
+
+
+def _refusal(pod: Object) -> Object:
+    for condition in pod["status"].get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+            return condition
+    return {}
+
+
+def _claim_name(pod: Object, name: str) -> str | None:
+    for use in pod["spec"].get("resourceClaims") or ():
+        if use["name"] == name and "resourceClaimName" in use:
+            return str(use["resourceClaimName"])
+    for status in pod["status"].get("resourceClaimStatuses") or ():
+        if status["name"] == name:
+            return status.get("resourceClaimName")
+    return None
+
+
+def _has_started(pod: Object, container: str) -> bool:
+    status = pod["status"]
+    found = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    states = [one.get("state") or {} for one in found if one["name"] == container]
+    return any("running" in state or "terminated" in state for state in states)

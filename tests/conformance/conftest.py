@@ -1,0 +1,136 @@
+"""The suite's options and fixtures: one cluster and one namespace for a run, a `Case` for each test."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from driver.errors import DriverError
+from tests.conformance import options as suite_options
+from tests.conformance.api import Api, collection
+from tests.conformance.case import Case
+from tests.conformance.embedded import EmbeddedCluster
+from tests.conformance.gpus import Gpus, is_complete
+from tests.conformance.remote import InstalledCluster, ProcessCluster
+from tests.conformance.waiting import NotSeenError, Waiter
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.conformance.cluster import Cluster
+    from tests.conformance.options import Options
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    suite_options.add(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(capability, ...): what the cluster must be able to do, beside its API")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Show the end of the driver's log with a failure."""
+    report = yield
+    running = item.stash.get(CLUSTER, None)
+    if report.failed and running is not None and running.about():
+        report.sections.append(("the driver's log", running.about()))
+    return report
+
+
+CLUSTER = pytest.StashKey["Cluster"]()
+
+
+@pytest.fixture(scope="session")
+def options(pytestconfig: pytest.Config) -> Options:
+    return suite_options.read(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def cluster(options: Options) -> Iterator[Cluster]:
+    """The cluster under test, with the driver in it."""
+    made = _cluster(options)
+    made.patience = options.patience or made.patience
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="session")
+def published(cluster: Cluster) -> Gpus:
+    """The GPUs, as soon as the driver has published them."""
+    return asyncio.run(_published(cluster))
+
+
+@pytest.fixture(scope="session")
+def namespace(cluster: Cluster, published: Gpus) -> Iterator[str]:
+    """The run's namespace; deleted at the end, with all that may be left in it."""
+    name = f"gpu-dra-conformance-{secrets.token_hex(3)}"
+    asyncio.run(_make_namespace(cluster, name))
+    try:
+        yield name
+    finally:
+        asyncio.run(_remove_namespace(cluster, name))
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[Api]:
+    async with Api.from_kubeconfig(cluster.kubeconfig, cluster.context) as client:
+        yield client
+
+
+@pytest.fixture
+async def case(
+    request: pytest.FixtureRequest, api: Api, cluster: Cluster, published: Gpus, namespace: str, options: Options
+) -> AsyncIterator[Case]:
+    """What a test works with; afterwards all that it created is gone."""
+    request.node.stash[CLUSTER] = cluster
+    for mark in request.node.iter_markers("needs"):
+        cluster.require(*mark.args)
+    made = Case(
+        api=api, wait=Waiter(api, namespace, cluster.patience), cluster=cluster, gpus=published, image=options.image
+    )
+    try:
+        yield made
+    finally:
+        await made.clean_up()
+
+
+def _cluster(options: Options) -> Cluster:
+    if options.kubeconfig is None:
+        return EmbeddedCluster(gpus=options.gpus, kubernetes=options.kubernetes)
+    return ProcessCluster(options) if options.driver == "process" else InstalledCluster(options)
+
+
+async def _published(cluster: Cluster) -> Gpus:
+    async with Api.from_kubeconfig(cluster.kubeconfig, cluster.context) as client:
+        waiter = Waiter(client, "", cluster.patience)
+        try:
+            slices = await waiter.until(
+                "ResourceSlice", lambda items: items if is_complete(items) else None, "the driver's ResourceSlices"
+            )
+        except (NotSeenError, DriverError) as exc:
+            pytest.fail(
+                f"There is no driver to test on {client.server}: {exc}\nInstall it (deploy/README.md), or let the "
+                f"suite start it: --driver process.\n{cluster.about()}",
+                pytrace=False,
+            )
+    return Gpus(slices)
+
+
+async def _make_namespace(cluster: Cluster, name: str) -> None:
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    item = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    async with Api.from_kubeconfig(cluster.kubeconfig, cluster.context) as client:
+        await client.create(collection("Namespace"), item)
+
+
+async def _remove_namespace(cluster: Cluster, name: str) -> None:
+    async with Api.from_kubeconfig(cluster.kubeconfig, cluster.context) as client:
+        await client.delete(f"{collection('Namespace')}/{name}")

@@ -1,0 +1,51 @@
+"""A node's files, where the suite can look at them: what the driver leaves there, and how its fake GPUs break."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from asyncinotify import Inotify, Mask
+
+from driver.files import write_atomic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+_CHANGES = Mask.CREATE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
+
+
+class NodeFiles:
+    """The driver's CDI files and records on one node."""
+
+    def __init__(self, kubelet_root: Path, cdi_dir: Path) -> None:
+        self._cdi_dir = cdi_dir
+        self._state = kubelet_root / "plugins/gpu.nvidia.com"
+
+    def left_of(self, claim_uid: str) -> list[str]:
+        """Return the files that there are for a claim."""
+        records = self._state.glob(f"claims/**/*{claim_uid}*")
+        return sorted(str(path) for path in [*self._cdi_dir.glob(f"*{claim_uid}*"), *records])
+
+    async def until_nothing_is_left(self, claim_uid: str, patience: float) -> None:
+        """Wait until the claim is unprepared."""
+        with Inotify() as watch:
+            for directory in self._watched():
+                watch.add_watch(directory, _CHANGES)
+            try:
+                async with asyncio.timeout(patience):
+                    while self.left_of(claim_uid):
+                        await watch.get()
+            except TimeoutError:
+                left = ", ".join(self.left_of(claim_uid))
+                raise AssertionError(f"claim {claim_uid} is not unprepared after {patience:g} s: {left}") from None
+
+    def break_gpus(self, faults: dict[str, Any]) -> None:
+        """Break fake GPUs, by name; those not named work (see `driver.inventory.faults`)."""
+        self._state.mkdir(parents=True, exist_ok=True)
+        write_atomic(self._state / "faults.yaml", json.dumps({"gpus": faults}).encode())
+
+    def _watched(self) -> Iterable[Path]:
+        return [path for path in (self._cdi_dir, self._state / "claims") if path.is_dir()]
