@@ -93,6 +93,14 @@ class DeviceNotReadyError(TemporaryError):
     """The device exists but can't be handed out yet (its device nodes or driver libraries are not there)."""
 
 
+class GpuToolError(TemporaryError):
+    """nvidia-smi or an MPS daemon failed, hung or ended; the message has its last words."""
+
+
+class SettingNotSupportedError(PermanentError):
+    """This GPU, or its driver, can't do what was asked; another GPU may."""
+
+
 # --- Kubernetes API --------------------------------------------------------------------------------------------------
 
 

@@ -66,10 +66,19 @@ class DriverRoot:
                 return file
         return None
 
+    def library_directory(self) -> Path | None:
+        """Find the directory of `libnvidia-ml.so.1`, as a path of this process."""
+        library = self.library()
+        return library.path.parent if library else None
+
     def nvidia_smi(self) -> Path | None:
         """Find `nvidia-smi`, as a path of this process."""
+        return self.binary("nvidia-smi")
+
+    def binary(self, name: str) -> Path | None:
+        """Find a program, as a path of this process."""
         for directory in BINARY_DIRECTORIES:
-            path = resolve(self.path, f"{directory}/nvidia-smi")
+            path = resolve(self.path, f"{directory}/{name}")
             if path and stat.S_ISREG(_mode(path)) and os.access(path, os.X_OK):
                 return path
         return None
