@@ -34,6 +34,9 @@ _SUB_KINDS: Final = {
 _AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
+_SWAGGER_PROTOBUF: Final = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
 class Discovery:
     """Answers every GET that names no resource."""
 
@@ -54,6 +57,8 @@ class Discovery:
             return answers.raw(b"ok", content_type="text/plain")
         if path == "/version":
             return answers.json_answer(self._version())
+        if path == "/openapi/v2":
+            return _openapi_v2(request.headers.get("Accept", ""))
         if path == "/openapi/v3":
             return answers.json_answer(self._openapi.index())
         if path.startswith("/openapi/v3/"):
@@ -126,6 +131,14 @@ class Discovery:
             for version in self._registry.groups[group]
         ]
         return {"metadata": {"name": group} if group else {}, "versions": versions}
+
+
+def _openapi_v2(accept: str) -> web.StreamResponse:
+    """Answer with a document without content: clients fall back to it, and then ask discovery about kinds."""
+    if "protobuf" in accept:
+        return answers.raw(b"\x0a\x032.0", content_type=_SWAGGER_PROTOBUF)
+    info = {"title": "Kubernetes (embedded)", "version": "v1"}
+    return answers.json_answer({"swagger": "2.0", "info": info, "paths": {}, "definitions": {}})
 
 
 def _group(group: str, versions: list[str]) -> Object:

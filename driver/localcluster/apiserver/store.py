@@ -25,6 +25,7 @@ from driver.localcluster.apiserver.schema import check
 from driver.localcluster.apiserver.selectors import compile_selectors, required_value
 from driver.localcluster.apiserver.strategies import strategy_of
 from driver.localcluster.apiserver.strategy import CelChecker, Rules
+from driver.localcluster.apiserver.validation.metadata import metadata_errors
 from driver.localcluster.apiserver.writing import carry_over, check_preconditions, prepare_metadata, timestamp
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Store:
         key = (namespace_of(new), name_of(new))
         strategy = strategy_of(kind)
         strategy.prepare(new, None, rules)
-        if causes := strategy.validate(new, None, rules):
+        if causes := [*metadata_errors(kind, new), *strategy.validate(new, None, rules)]:
             raise errors.invalid(kind, key[1], causes)
         self._admit(kind, new, None)
         if self._journals[resource].get(key):
@@ -185,7 +186,7 @@ class Store:
         strategy = strategy_of(kind)
         strategy.prepare(new, old, rules)
         validate = strategy.validate_status if subresource == "status" else strategy.validate
-        if causes := validate(new, old, rules):
+        if causes := [*metadata_errors(kind, new), *validate(new, old, rules)]:
             raise errors.invalid(kind, key[1], causes)
         self._admit(kind, new, old)
         if new == old:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver.objects import Object, metadata
 from driver.localcluster.apiserver.strategy import Strategy
+from driver.localcluster.apiserver.validation.pods import pod_errors, template_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -98,11 +99,11 @@ def _prepare_template(obj: Object, old: Object | None, rules: Rules) -> None:
 
 def _prepare_deployment(obj: Object, old: Object | None, rules: Rules) -> None:
     _prepare_replicated(obj, old, rules)
-    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
-    _fill(
-        obj["spec"],
-        {"strategy": rolling, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600},
-    )
+    _fill(obj["spec"], {"revisionHistoryLimit": 10, "progressDeadlineSeconds": 600})
+    strategy = obj["spec"].setdefault("strategy", {})
+    strategy.setdefault("type", "RollingUpdate")
+    if strategy["type"] == "RollingUpdate":
+        _fill(strategy.setdefault("rollingUpdate", {}), {"maxSurge": "25%", "maxUnavailable": "25%"})
 
 
 def _prepare_job(obj: Object, old: Object | None, rules: Rules) -> None:
@@ -118,8 +119,8 @@ def _prepare_job(obj: Object, old: Object | None, rules: Rules) -> None:
 
 
 NAMESPACE = Strategy(prepare=_prepare_namespace)
-POD = Strategy(prepare=_prepare_pod)
-DEPLOYMENT = Strategy(prepare=_prepare_deployment)
-REPLICATED = Strategy(prepare=_prepare_replicated)
-TEMPLATED = Strategy(prepare=_prepare_template)
-JOB = Strategy(prepare=_prepare_job)
+POD = Strategy(prepare=_prepare_pod, validate=pod_errors)
+DEPLOYMENT = Strategy(prepare=_prepare_deployment, validate=template_errors)
+REPLICATED = Strategy(prepare=_prepare_replicated, validate=template_errors)
+TEMPLATED = Strategy(prepare=_prepare_template, validate=template_errors)
+JOB = Strategy(prepare=_prepare_job, validate=template_errors)

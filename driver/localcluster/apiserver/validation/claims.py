@@ -49,26 +49,23 @@ def _immutable(obj: Object, old: Object | None) -> list[Cause]:
 
 def claim_errors(obj: Object, old: Object | None, rules: Rules) -> list[Cause]:
     """Return everything that is wrong with a claim but its status."""
-    found = common.dns_subdomain("metadata.name", metadata(obj)["name"])
     if old is not None:
-        return found + _immutable(obj, old)
-    return found + devices_errors("spec.devices", _spec(obj).get("devices") or {}, rules.cel)
+        return _immutable(obj, old)
+    return devices_errors("spec.devices", _spec(obj).get("devices") or {}, rules.cel)
 
 
 def template_errors(obj: Object, old: Object | None, rules: Rules) -> list[Cause]:
     """Return everything that is wrong with a claim template."""
-    found = common.dns_subdomain("metadata.name", metadata(obj)["name"])
     if old is not None:
-        return found + _immutable(obj, old)
+        return _immutable(obj, old)
     inner = _spec(_spec(obj))
-    return found + devices_errors("spec.spec.devices", inner.get("devices") or {}, rules.cel)
+    return devices_errors("spec.spec.devices", inner.get("devices") or {}, rules.cel)
 
 
 def class_errors(obj: Object, old: Object | None, rules: Rules) -> list[Cause]:
     """Return everything that is wrong with a device class."""
     spec = _spec(obj)
-    found = common.dns_subdomain("metadata.name", metadata(obj)["name"])
-    found += selector_errors("spec.selectors", spec.get("selectors") or [], rules.cel)
+    found = selector_errors("spec.selectors", spec.get("selectors") or [], rules.cel)
     found += each(
         "spec.config", spec.get("config") or [], _MOST_CLASS_CONFIGS, lambda at, one: config_errors(at, one, None)
     )

@@ -91,6 +91,11 @@ def duplicate(field: str, value: Any) -> Cause:
     return Cause(field=field, reason="FieldValueDuplicate", text=f"Duplicate value: {json.dumps(value)}")
 
 
+def not_found(field: str, value: Any) -> Cause:
+    """Return the error of a name that refers to nothing."""
+    return Cause(field=field, reason="FieldValueNotFound", text=f"Not found: {json.dumps(value)}")
+
+
 def forbidden(field: str, detail: str) -> Cause:
     """Return the error of a field that must not be set here."""
     return Cause(field=field, reason="FieldValueForbidden", text=f"Forbidden: {detail}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from driver.localcluster.apiserver.objects import metadata
 from driver.localcluster.apiserver.validation import common
 from driver.localcluster.apiserver.validation.common import Raw, invalid, required
 from driver.localcluster.apiserver.validation.devices import device_errors, is_costly
@@ -25,8 +24,7 @@ _SELECTION_RULE = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDe
 def slice_errors(obj: Object, old: Object | None, rules: Rules) -> list[Cause]:
     """Return everything that is wrong with a slice."""
     spec = obj.get("spec") or {}
-    found = common.dns_subdomain("metadata.name", metadata(obj)["name"])
-    found += common.driver_name("spec.driver", spec.get("driver", ""))
+    found = common.driver_name("spec.driver", spec.get("driver", ""))
     found += _pool(spec.get("pool") or {})
     found += _selection(spec)
     found += _content(spec)

@@ -96,6 +96,12 @@ def a_slice(name: str = "s", node: str = "n1", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": full}
 
 
+def template(*names: str, **labels: str) -> dict[str, Any]:
+    """A template of pods with containers of these names."""
+    containers = [{"name": name, "image": name} for name in names or ("c",)]
+    return {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+
+
 def pod(name: str = "p", **spec: Any) -> dict[str, Any]:
     """A pod of one container."""
     return {"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "busybox"}], **spec}}

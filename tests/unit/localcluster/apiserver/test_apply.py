@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.localcluster.apiserver.conftest import CONFIGMAPS, PODS
+from tests.unit.localcluster.apiserver.conftest import CONFIGMAPS, PODS, template
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 
@@ -61,8 +61,7 @@ async def test_a_field_of_another_is_a_conflict_unless_forced(client):
 
 async def test_lists_merge_by_their_keys_and_elements_go(client):
     def deployment(*names):
-        containers = [{"name": name, "image": name} for name in names]
-        spec = {"selector": {"matchLabels": {"a": "b"}}, "template": {"spec": {"containers": containers}}}
+        spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template(*names, a="b")}
         return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
 
     def names(answer):

@@ -5,7 +5,7 @@ import pytest
 from driver.localcluster.apiserver.audit import Call
 from driver.localcluster.apiserver.authorization import Authorizer
 from driver.localcluster.apiserver.identity import MASTERS, User
-from tests.unit.localcluster.apiserver.conftest import CLAIMS, PODS, SLICES, Client, a_slice
+from tests.unit.localcluster.apiserver.conftest import CLAIMS, PODS, SLICES, Client, a_slice, pod
 
 GROUP = "resource.k8s.io"
 
@@ -170,7 +170,7 @@ async def test_a_token_expires(server, monkeypatch):
 async def test_a_token_can_be_bound_to_a_pod(client):
     store = client.server.store
     store.create("nodes", {"metadata": {"name": "n1"}})
-    store.create("pods", {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}, "default")
+    store.create("pods", pod(), "default")
     store.bind("p", "default", "n1")
     path = "/api/v1/namespaces/default/serviceaccounts/default/token"
     asked = {"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}}

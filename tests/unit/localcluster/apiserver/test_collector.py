@@ -4,7 +4,7 @@ import pytest
 
 from driver.localcluster.apiserver import StatusError
 from driver.localcluster.apiserver.objects import clone
-from tests.unit.localcluster.apiserver.conftest import a_slice, claim, pod
+from tests.unit.localcluster.apiserver.conftest import a_slice, claim, pod, template
 
 
 def owned(obj, *owners):
@@ -28,7 +28,7 @@ def test_dependents_go_with_their_owner(store, node):
 
 
 def test_grandchildren_go_too(store):
-    job = store.create("jobs", {"metadata": {"name": "j"}, "spec": {"template": {"spec": {}}}}, "default")
+    job = store.create("jobs", {"metadata": {"name": "j"}, "spec": {"template": template()}}, "default")
     made = store.create("pods", owned(pod(), job), "default")
     store.create("resourceclaims", owned(claim(), made), "default")
     store.delete("jobs", "j", "default")

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from tests.unit.localcluster.apiserver.conftest import CLAIMS, CONFIGMAPS, PODS, SLICES, a_slice, claim, pod
+from tests.unit.localcluster.apiserver.conftest import CLAIMS, CONFIGMAPS, PODS, SLICES, a_slice, claim, pod, template
 
 
 async def test_an_object_by_its_path(client):
@@ -259,7 +259,7 @@ async def test_binding_eviction_and_scale(client):
     assert store.find("pods", "p", "default") is None
     deployment = {
         "metadata": {"name": "d"},
-        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": {"spec": {}}},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template(a="b")},
     }
     path = "/apis/apps/v1/namespaces/default/deployments"
     await client.ask("POST", path, deployment)

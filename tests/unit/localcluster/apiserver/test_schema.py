@@ -60,13 +60,13 @@ def test_unknown_fields_go_and_are_told(obj, path):
         ({"priority": "1"}, "cannot unmarshal string into Go struct field PodSpec.spec.priority of type int64"),
         ({"priority": 1.5}, "cannot unmarshal number into Go struct field PodSpec.spec.priority of type int64"),
         ({"priority": True}, "cannot unmarshal bool into Go struct field PodSpec.spec.priority of type int64"),
-        ({"containers": {}}, "object into Go struct field PodSpec.spec.containers of type []core."),
+        ({"containers": {}}, "struct field PodSpec.spec.containers of type []core."),
         ({"containers": ["x"]}, "cannot unmarshal string into Go struct field PodSpec.spec.containers"),
         ({"nodeSelector": []}, "array into Go struct field PodSpec.spec.nodeSelector of type map[string]string"),
         ({"affinity": 1}, "of type core.Affinity"),
         ({"overhead": {"cpu": "1x"}}, "quantities must match the regular expression"),
         ({"overhead": {"cpu": {}}}, "quantities must match the regular expression"),
-        ({"containers": [{"env": [{"name": "A", "value": 1}]}]}, "field EnvVar.spec.containers.env.value of type string"),
+        ({"containers": [{"env": [{"name": "A", "value": 1}]}]}, "EnvVar.spec.containers.env.value of type string"),
     ],
 )  # fmt: skip
 def test_wrong_types_are_400(spec, message):
