@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from driver.inventory.base import Inventory
     from driver.settings import Settings
 
@@ -22,9 +24,19 @@ def make_inventory(settings: Settings, *, with_faults: bool = True) -> Inventory
             node_name=settings.node_name,
             profiles_dir=settings.profiles_dir,
             faults_file=settings.faults if with_faults else None,
+            mig_file=settings.faults.with_name("fake-mig.json") if with_faults else None,
+            boot_id=_boot_id(settings.boot_id),
             timeout=settings.nvml_timeout,
             source=settings.source("gpus"),
         )
     from driver.inventory.nvml import NvmlInventory
 
     return NvmlInventory(settings.driver_root, sys_root=settings.sys_root, time_limit=settings.nvml_timeout)
+
+
+def _boot_id(file: Path) -> str:
+    """Return what tells this boot from others, as MIG devices don't survive one; empty if nothing does."""
+    try:
+        return file.read_text().strip()
+    except (OSError, ValueError):
+        return ""

@@ -17,6 +17,8 @@ from asyncinotify import Inotify, Mask
 from driver.errors import DriverError, InventoryError
 from driver.inventory.base import Changed, Reading, Xid
 from driver.inventory.fake_gpus import build_gpus
+from driver.inventory.fake_mig_file import FakeMigFile
+from driver.inventory.fake_partition import FakePartitioner
 from driver.inventory.fake_spec import NodeSpec, load_node
 from driver.inventory.faults import ATTRIBUTES, NO_FAULTS, GpuFaults, decode_faults
 from driver.inventory.profiles import load_products
@@ -29,18 +31,31 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from driver.inventory.base import InventoryEvent
+    from driver.inventory.faults import Faults
+    from driver.model.mig import MigInstance, MigState, Placement
 
 _LOG = logging.getLogger(__name__)
 _FILE_CHANGES = Mask.CLOSE_WRITE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
 
 
 class FakeInventory:
-    """Fake GPUs of one node. `timeout` (seconds) is the time limit of an observation, as NVML's calls have one."""
+    """Fake GPUs of one node. `timeout` (seconds) is the time limit of an operation, as NVML's calls have one.
+
+    What is changed about MIG is kept in `mig_file` until the `boot_id` is another; without a file it is gone with this
+    object.
+    """
 
     fake = True
 
     def __init__(
-        self, spec: NodeSpec, *, node_name: str, faults_file: Path | None = None, timeout: float = 10.0
+        self,
+        spec: NodeSpec,
+        *,
+        node_name: str,
+        faults_file: Path | None = None,
+        mig_file: Path | None = None,
+        boot_id: str = "",
+        timeout: float = 10.0,
     ) -> None:
         self._versions = spec.versions
         self._gpus = build_gpus(spec, node_name)
@@ -50,6 +65,8 @@ class FakeInventory:
         self._announced = NO_FAULTS
         self._stamp: tuple[int, ...] | None = None
         self._closed = asyncio.Event()
+        self._mig_file = FakeMigFile(self._gpus, mig_file, boot_id)
+        self._partitioner = FakePartitioner(self._gpus, self._mig_file, self._faults_now, timeout)
 
     @classmethod
     def from_spec(
@@ -59,6 +76,8 @@ class FakeInventory:
         node_name: str,
         profiles_dir: Path | None = None,
         faults_file: Path | None = None,
+        mig_file: Path | None = None,
+        boot_id: str = "",
         timeout: float = 10.0,
         source: str = "gpus",
     ) -> FakeInventory:
@@ -67,19 +86,22 @@ class FakeInventory:
         :raises InvalidValueError: naming `source` or the file, and what is wrong.
         """
         spec = load_node(gpus, load_products(profiles_dir), source)
-        return cls(spec, node_name=node_name, faults_file=faults_file, timeout=timeout)
+        return cls(
+            spec, node_name=node_name, faults_file=faults_file, mig_file=mig_file, boot_id=boot_id, timeout=timeout
+        )
 
     async def read(self) -> Reading:
         """Observe all GPUs, as the faults let them answer.
 
         :raises InventoryError: NVML is down or an answer took longer than the time limit.
         """
-        self._refresh()
-        faults = self._faults
+        faults = self._faults_now()
         if faults.nvml_down:
             raise InventoryError("NVML does not answer (the faults file says so)")
         await self._wait(faults.nvml_slow + sum(one.slow for one in faults.gpus.values()))
-        readings = [_observe(gpu, faults.of(gpu.uuid)) for gpu in self._gpus]
+        boards = self._mig_file.boards()
+        present = (replace(gpu, mig=boards[gpu.uuid].state()) if gpu.uuid in boards else gpu for gpu in self._gpus)
+        readings = [_observe(gpu, faults.of(gpu.uuid)) for gpu in present]
         return Reading(
             versions=self._versions,
             gpus=tuple(one for one in readings if isinstance(one, Gpu)),
@@ -96,8 +118,29 @@ class FakeInventory:
                 await self._next_change(inotify)
 
     async def aclose(self) -> None:
-        """End `events`."""
+        """End `events` and what is under way."""
         self._closed.set()
+        await self._partitioner.aclose()
+
+    async def mig_state(self, gpu_uuid: str) -> MigState:
+        """See `Partitioner`."""
+        return await self._partitioner.mig_state(gpu_uuid)
+
+    async def set_mig_mode(self, gpu_uuid: str, enabled: bool) -> None:
+        """See `Partitioner`."""
+        await self._partitioner.set_mig_mode(gpu_uuid, enabled)
+
+    async def create_mig(self, gpu_uuid: str, profile_id: int, placement: Placement) -> MigInstance:
+        """See `Partitioner`."""
+        return await self._partitioner.create_mig(gpu_uuid, profile_id, placement)
+
+    async def destroy_mig(self, gpu_uuid: str, placement: Placement) -> bool:
+        """See `Partitioner`."""
+        return await self._partitioner.destroy_mig(gpu_uuid, placement)
+
+    def _faults_now(self) -> Faults:
+        self._refresh()
+        return self._faults
 
     async def _wait(self, seconds: float) -> None:
         if not seconds:

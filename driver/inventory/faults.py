@@ -9,6 +9,12 @@ gpus:
     slow: 2.5             # seconds that each observation of this GPU takes
     not_supported: [memory]
     fails: pci            # this query fails midway: the GPU is left out as a whole
+    mig:                  # changing MIG fails; `-once` is the first time after the file changed
+      create_gi: fail     # or fail-once
+      create_ci: fail     # or fail-once; fail-bare: the GPU instance can't be removed again either (M1)
+      destroy: in-use     # or in-use-once, fail
+      mode: in-use        # or in-use-once, fail
+      slow: 0.5           # seconds before and after each step
 ```
 """
 
@@ -52,6 +58,25 @@ ATTRIBUTES: Mapping[str, Mapping[str, object]] = MappingProxyType(
     }
 )
 """What can be unsupported, and what the GPU then reports."""
+_MIG_CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "create_gi": ("fail", "fail-once"),
+        "create_ci": ("fail", "fail-once", "fail-bare"),
+        "destroy": ("in-use", "in-use-once", "fail"),
+        "mode": ("in-use", "in-use-once", "fail"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigFaults:
+    """What goes wrong when MIG is changed, by step; empty for nothing. `slow` in seconds around each step."""
+
+    create_gi: str = ""
+    create_ci: str = ""
+    destroy: str = ""
+    mode: str = ""
+    slow: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +88,7 @@ class GpuFaults:
     slow: float = 0.0
     not_supported: tuple[str, ...] = ()
     fails: str = ""
+    mig: MigFaults = MigFaults()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +183,21 @@ def _gpu_faults(fields: Fields) -> GpuFaults:
         slow=_seconds(fields.take("slow", 0), fields.at("slow")),
         not_supported=tuple(_attribute(one, at) for one, at in fields.items("not_supported", [])),
         fails=_attribute(fields.take("fails"), fields.at("fails")) if "fails" in fields else "",
+        mig=_mig_faults(fields.mapping("mig")) if "mig" in fields else MigFaults(),
     )
+    fields.take("mig", None)
     fields.take("fails", None)
     fields.done()
     return faults
+
+
+def _mig_faults(fields: Fields) -> MigFaults:
+    chosen = {key: fields.choice(key, allowed) for key, allowed in _MIG_CHOICES.items() if key in fields}
+    slow = _seconds(fields.take("slow", 0), fields.at("slow"))
+    for key in _MIG_CHOICES:
+        fields.take(key, None)  # so that an unknown field's message knows them
+    fields.done()
+    return MigFaults(**chosen, slow=slow)
 
 
 def _flag(value: object, path: str) -> bool:
@@ -190,4 +227,7 @@ def _attribute(value: object, path: str) -> str:
 def _encode_gpu(faults: GpuFaults) -> dict[str, object]:
     entry: dict[str, object] = {"lost": faults.lost, "xid": list(faults.xids), "slow": faults.slow}
     entry["not_supported"] = list(faults.not_supported)
+    if faults.mig != MigFaults():
+        steps = {key: getattr(faults.mig, key) for key in _MIG_CHOICES}
+        entry["mig"] = {**{key: value for key, value in steps.items() if value}, "slow": faults.mig.slow}
     return {**entry, "fails": faults.fails} if faults.fails else entry

@@ -24,6 +24,10 @@ class Placement:
         """Say whether two placements share a memory slice."""
         return self.start < other.start + other.size and other.start < self.start + self.size
 
+    def __str__(self) -> str:
+        """Write it as `nvidia-smi mig` does, `start:size`."""
+        return f"{self.start}:{self.size}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigProfile:
@@ -73,6 +77,7 @@ class MigState:
     memory_slices: int
     profiles: tuple[MigProfile, ...] = ()
     instances: tuple[MigInstance, ...] = ()
+    bare: tuple[Placement, ...] = ()  # taken by GPU instances without a compute instance: no devices, but in the way
 
 
 def profile_name(memory: int, total: int, compute_slices: int, attributes: tuple[str, ...] = ()) -> str:
