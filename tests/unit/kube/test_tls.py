@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import asyncio
 import ssl
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,8 +15,6 @@ from driver.kube.tls import Tls
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from driver.localcluster.apiserver import ApiServer
 
 CLIENT = trustme.CA()
 SERVER = trustme.CA()
@@ -112,30 +108,3 @@ def test_bad_pem_is_refused_and_not_shown(tls: Tls) -> None:
     with pytest.raises(SettingsError) as caught:
         tls.context()
     assert "s3cret" not in str(caught.value) + repr(tls)
-
-
-async def test_a_watch_that_is_left_leaves_no_connection_behind(server: ApiServer) -> None:
-    """A polite TLS farewell would outlive the client, and wait for a server that may be dead."""
-    program = (
-        "import asyncio, contextlib, sys\n"
-        "from driver.kube.client import KubeClient\n"
-        "async def main():\n"
-        "    async with KubeClient.from_kubeconfig(sys.argv[1]) as client:\n"
-        "        async with contextlib.aclosing(client.watch('/api/v1/namespaces')) as events:\n"
-        "            await anext(events)\n"
-        "asyncio.run(main())\n"
-    )
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-X",
-        "dev",
-        "-W",
-        "error",
-        "-c",
-        program,
-        str(server.kubeconfig),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await child.communicate()
-    assert child.returncode == 0
-    assert "ResourceWarning" not in errors.decode()
