@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING
 import driver
 from driver import logs
 from driver.cdi.store import CdiStore
+from driver.claims.cdi_files import ClaimCdi
+from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
+from driver.claims.gpu_locks import GpuLocks
 from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
 from driver.endpoints import Endpoints
@@ -73,7 +76,13 @@ class Agent:
         )
         self._store = RecordStore(settings.state / "claims", self._quarantined)
         self._pods = PodResources(settings.pod_resources_socket)
-        self._engine = ClaimEngine(state=self._claim_state(), claims=api, used_claims=self._used_claims)
+        self._engine = ClaimEngine(
+            state=self._claim_state(),
+            claims=api,
+            used_claims=self._used_claims,
+            runner=EffectRunner(),
+            locks=GpuLocks(settings.state / "gpus"),
+        )
         self._plugin = KubeletPlugin(
             KubeletPaths(plugins=settings.plugins_dir, registry=settings.registry_dir, pod_uid=settings.pod_uid),
             GatedClaims(self._engine, self._monitor.ready),
@@ -180,8 +189,11 @@ class Agent:
         settings = self._settings
         return ClaimState(
             store=self._store,
-            cdi=CdiStore(settings.cdi_dir),
-            edits=_edits(settings, lambda: self._monitor.snapshot.versions),
+            cdi=ClaimCdi(
+                CdiStore(settings.cdi_dir),
+                _edits(settings, lambda: self._monitor.snapshot.versions),
+                lambda: self._monitor.snapshot,
+            ),
             snapshot=lambda: self._monitor.snapshot,
             node=settings.node_name,
             pool=settings.node_name,

@@ -4,6 +4,10 @@ Called concurrently by `kubelet.dra`. For each claim: GET it (all claims side by
 critical section (`claims.state`), where everything that is ready goes in one batch. What may pass (API server away,
 device nodes not there yet) is tried again within the call, until shortly before its deadline: the kubelet itself comes
 back only after 70 s or more. A call whose client has gone does nothing.
+
+Where a claim changes the node (MIG, sharing), the GPUs concerned are locked, and there are two turns: one records the
+intent and what was found, then the effects are done, and the second records completion. Such work is finished or undone
+even if its caller goes away in the middle.
 """
 
 from __future__ import annotations
@@ -12,10 +16,25 @@ import asyncio
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from driver.claims import allocation
-from driver.claims.state import Answer, ClaimState, Operation, Outcome, Prepare, Unprepare
+from driver.claims.effect import gpus_of
+from driver.claims.state import (
+    Abandon,
+    Answer,
+    ClaimState,
+    Complete,
+    Drop,
+    Observe,
+    Operation,
+    Outcome,
+    Pending,
+    Prepare,
+    Undo,
+    Unprepare,
+)
 from driver.errors import (
     ApiNotFoundError,
     ClaimRefusedError,
@@ -28,9 +47,12 @@ from driver.errors import (
 from driver.model import names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-    from driver.claims.allocation import ClaimRef
+    from driver.claims.allocation import Allocation, ClaimRef
+    from driver.claims.effect import Effect
+    from driver.claims.effect_runner import EffectRunner
+    from driver.claims.gpu_locks import GpuLocks
     from driver.claims.record import Record
 
 log = logging.getLogger(__name__)
@@ -65,10 +87,15 @@ class ClaimEngine:
         state: ClaimState,
         claims: ClaimSource,
         used_claims: Callable[[], Awaitable[frozenset[str] | None]],
+        runner: EffectRunner,
+        locks: GpuLocks,
     ) -> None:
         self._state = state
         self._claims = claims
         self._used_claims = used_claims
+        self._runner = runner
+        self._locks = locks
+        self._changing: set[asyncio.Task[Any]] = set()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="claims")
         self._queue: list[tuple[Operation, asyncio.Future[Outcome]]] = []
         self._worker: asyncio.Task[None] | None = None
@@ -100,11 +127,11 @@ class ClaimEngine:
         return await _each(refs, one)
 
     async def records(self) -> tuple[Record, ...]:
-        """Return the prepared claims of this boot.
+        """Return the claims that are prepared, or being prepared, in this boot.
 
         :raises StorageError: the state can't be read.
         """
-        return await self._on_thread(self._state.records)
+        return tuple(record for record in await self._on_thread(self._state.records) if self._state.current(record))
 
     async def recover(self) -> None:
         """Clean up what a crash left. Call once, before serving.
@@ -125,11 +152,27 @@ class ClaimEngine:
 
         :raises StorageError: the state can't be read.
         """
-        released = await asyncio.gather(*(self._release_if_gone(record) for record in await self.records()))
+        records = await self._on_thread(self._state.records)
+        released = await asyncio.gather(*(self._release_if_gone(record) for record in records))
         return sum(released)
+
+    async def settle(self) -> int:
+        """Undo what a crash left half done; return how many claims. Call when the devices answer.
+
+        One that another instance is working on is waited for, and then found to be settled.
+
+        :raises DriverError: something could not be undone now; call again.
+        """
+        half_done = [record for record in await self.records() if not record.ready]
+        for record in half_done:
+            log.warning("Undoing the preparation of claim %s, which a crash interrupted", record.claim)
+            await self._release(Unprepare(claim=record.claim, only_if=record))
+        return len(half_done)
 
     async def aclose(self) -> None:
         """Finish what is under way and stop the thread."""
+        if self._changing:
+            await asyncio.wait(self._changing)
         if self._worker is not None:
             await asyncio.wait([self._worker])
         self._thread.shutdown(wait=False)
@@ -145,17 +188,25 @@ class ClaimEngine:
         known = self._state.recall(allocated)
         if known is not None:
             return known
-        operation = Prepare(allocation=allocated, since=since)
         try:
-            return _answer(await self._submit(operation))
+            return await self._admit(allocated, since)
         except DeviceHeldError as exc:
             await self._contest(exc)
-        return _answer(await self._submit(operation))
+        return await self._admit(allocated, since)
+
+    async def _admit(self, allocated: Allocation, since: int) -> Answer:
+        outcome = await self._submit(Prepare(allocation=allocated, since=since))
+        match outcome:
+            case Observe():
+                gpus = gpus_of(outcome.effects)
+            case Undo():  # of a former allocation, or of a try that a crash interrupted
+                gpus = gpus_of(outcome.record.effects)
+            case _:
+                return _answer(outcome)
+        return await self._to_the_end(self._change(allocated, since, gpus))
 
     async def _unprepare_once(self, operation: Unprepare) -> None:
-        outcome = await self._submit(operation)
-        if isinstance(outcome, DriverError):
-            raise outcome
+        await self._release(operation)
         self._released.set()
         self._released = asyncio.Event()
 
@@ -193,6 +244,80 @@ class ClaimEngine:
         except DriverError:
             return False  # not known: keep it
         return {result.device for result in current.results}.isdisjoint(one.device for one in record.holdings)
+
+    # --- effects -----------------------------------------------------------------------------------------------------
+
+    async def _change(self, allocated: Allocation, since: int, gpus: tuple[str, ...]) -> Answer:
+        """Prepare a claim that changes GPUs, or whose record did."""
+        async with self._locks.hold(gpus):
+            outcome = await self._submit(Prepare(allocation=allocated, since=since))
+            if isinstance(outcome, Undo):
+                await self._undo(outcome)
+                outcome = await self._submit(Prepare(allocation=allocated, since=since))
+            if isinstance(outcome, Observe):
+                if not set(gpus_of(outcome.effects)) <= set(gpus):
+                    raise TemporaryError(f"claim {allocated.claim} now needs other GPUs than those that were locked")
+                found = await self._runner.observe(outcome.effects)
+                outcome = await self._submit(Prepare(allocation=allocated, since=since, found=found))
+            if isinstance(outcome, Pending):
+                return await self._carry_out(outcome.record, since)
+            return _answer(outcome)
+
+    async def _carry_out(self, record: Record, since: int) -> Answer:
+        """Do the effects of an intent and complete it; undo all of them if one fails."""
+        done: list[Effect] = []
+        try:
+            for effect in record.effects:
+                done.append(await self._runner.apply(effect, done))
+            ready = replace(record, effects=tuple(done), ready=True)
+            return _answer(await self._submit(Complete(record=ready, since=since)))
+        except DriverError as exc:
+            await self._roll_back(record, exc)
+            raise
+
+    async def _roll_back(self, record: Record, cause: DriverError) -> None:
+        """Undo an intent. If that fails, too, the record stays, and the next try begins with it."""
+        log.warning("Preparing claim %s failed: %s. Undoing it", record.claim, cause)
+        try:
+            outcome = await self._submit(Abandon(record=record))
+            if isinstance(outcome, Undo):
+                await self._undo(outcome)
+        except DriverError as exc:
+            log.warning("The preparation of claim %s can't be undone now, that is tried again: %s", record.claim, exc)
+
+    async def _release(self, operation: Unprepare) -> None:
+        outcome = await self._submit(operation)
+        if isinstance(outcome, Undo):
+            await self._to_the_end(self._release_locked(operation, gpus_of(outcome.record.effects)))
+        elif isinstance(outcome, DriverError):
+            raise outcome
+
+    async def _release_locked(self, operation: Unprepare, gpus: tuple[str, ...]) -> None:
+        async with self._locks.hold(gpus):
+            outcome = await self._submit(operation)
+            if isinstance(outcome, Undo):
+                await self._undo(outcome)
+            elif isinstance(outcome, DriverError):
+                raise outcome
+
+    async def _undo(self, undo: Undo) -> None:
+        for effect in undo.effects:
+            await self._runner.undo(effect)
+        outcome = await self._submit(Drop(record=undo.record))
+        if isinstance(outcome, DriverError):
+            raise outcome
+
+    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Finish work whatever becomes of the caller: half of it done would be nobody's."""
+        task = asyncio.create_task(work)
+        self._changing.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._changing.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("a change of GPUs failed: %s", error)
 
     # --- turns in the critical section -------------------------------------------------------------------------------
 
@@ -266,7 +391,7 @@ def _check(ref: ClaimRef) -> None:
 def _answer(outcome: Outcome) -> Answer:
     if isinstance(outcome, DriverError):
         raise outcome
-    if outcome is None:
+    if not isinstance(outcome, tuple):
         raise DriverError("internal error: a prepare without an answer")
     return outcome
 

@@ -6,22 +6,28 @@ node, or that does not exist is refused here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driver.claims.holding import Holding, holding_of
-from driver.config.parameters import TimeSlicing
+from driver.claims.wishes import effects_of
+from driver.config.parameters import Mps
 from driver.config.precedence import effective
 from driver.errors import ClaimRefusedError, DeviceHeldError, DeviceNotReadyError
-from driver.model import names
+from driver.model import quantity
 from driver.model.device import FullGpu
+from driver.model.ownership import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from driver.claims.allocation import Allocation, Result
+    from driver.claims.effect import Effect
+    from driver.config.parameters import DeviceConfig
     from driver.model.device import Device
     from driver.model.snapshot import Snapshot
+
+_SHOWN = 12  # device names in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +37,8 @@ class PlannedDevice:
     result: Result
     device: Device
     holding: Holding
-
-    def cdi_name(self, claim_uid: str) -> str:
-        """Name the device within the claim's CDI file."""
-        return names.cdi_device(claim_uid, self.result.device, self.result.share_id)
+    memory_limit: int | None = None  # bytes; None: all of the device
+    thread_percentage: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,7 @@ class Plan:
 
     allocation: Allocation
     devices: tuple[PlannedDevice, ...]
+    effects: tuple[Effect, ...]
 
 
 def make_plan(
@@ -54,12 +59,14 @@ def make_plan(
     :raises InvalidValueError: parameters are malformed.
     :raises DeviceHeldError: another claim holds a device.
     """
-    devices = tuple(_resolve(result, snapshot, pool, node) for result in allocation.results)
-    _check_parameters(allocation, devices)
+    found = [_resolve(result, snapshot, pool, node) for result in allocation.results]
+    kinds = {one.result.request: "gpu" if isinstance(one.device, FullGpu) else "mig" for one in found}
+    configs = effective(allocation.configs, kinds)
+    devices = tuple(replace(one, thread_percentage=_threads(configs.get(one.result.request))) for one in found)
     _check_within(devices, allocation)
     for planned in devices:
         _check_free(planned.holding, held)
-    return Plan(allocation=allocation, devices=devices)
+    return Plan(allocation=allocation, devices=devices, effects=effects_of(allocation.claim, devices, configs))
 
 
 def _resolve(result: Result, snapshot: Snapshot, pool: str, node: str) -> PlannedDevice:
@@ -72,11 +79,12 @@ def _resolve(result: Result, snapshot: Snapshot, pool: str, node: str) -> Planne
     if snapshot.unavailable and not result.admin_access:
         raise DeviceNotReadyError(f"device {result.device} can't be checked now: {snapshot.unavailable}")
     if device is None:
-        known = ", ".join(found.name for found in snapshot.devices()) or "none"
+        known = _known(snapshot)
         raise ClaimRefusedError(
             f"device {result.device} does not exist on node {node} (there are: {known}): "
             "it left after the claim was allocated; delete the pod so that it is scheduled again"
         )
+    _check_owner(device, result, snapshot)
     health = snapshot.health_of(device.gpu.uuid)
     if not health.healthy and not result.admin_access:
         raise ClaimRefusedError(
@@ -84,7 +92,17 @@ def _resolve(result: Result, snapshot: Snapshot, pool: str, node: str) -> Planne
             "delete the pod so that it is scheduled elsewhere"
         )
     holding = holding_of(device, share_id=result.share_id, admin_access=result.admin_access)
-    return PlannedDevice(result=result, device=device, holding=holding)
+    return PlannedDevice(result=result, device=device, holding=holding, memory_limit=_share_memory(result))
+
+
+def _check_owner(device: Device, result: Result, snapshot: Snapshot) -> None:
+    """Refuse a GPU that is not DRA's now (K6); one that DRA is about to leave may still be prepared."""
+    ownership = snapshot.ownership_of(device.gpu.uuid)
+    if ownership.owner is not Owner.DRA and not result.admin_access:
+        raise ClaimRefusedError(
+            f"device {result.device} (GPU {device.gpu.uuid}) is not offered through DRA on this node: its owner is "
+            f"{ownership.owner}, as the setting `ownership` says; delete the pod so that it is scheduled again"
+        )
 
 
 def _check_within(devices: tuple[PlannedDevice, ...], allocation: Allocation) -> None:
@@ -104,11 +122,20 @@ def _check_free(wanted: Holding, held: Mapping[str, Iterable[Holding]]) -> None:
                 raise DeviceHeldError(wanted.device, other.device, uid)
 
 
-def _check_parameters(allocation: Allocation, devices: tuple[PlannedDevice, ...]) -> None:
-    kinds = {one.result.request: "gpu" if isinstance(one.device, FullGpu) else "mig" for one in devices}
-    for request, config in effective(allocation.configs, kinds).items():
-        if config.sharing is not None and config.sharing != TimeSlicing():  # on a MIG device it has no effect
-            raise ClaimRefusedError(
-                f"claim {allocation.claim} asks for sharing settings for request {request}: this driver does not "
-                "change GPUs yet; remove `sharing` from the claim's and the class's parameters"
-            )
+def _share_memory(result: Result) -> int | None:
+    """Return the bytes that a share was given, if the GPU is shared by memory."""
+    amount = result.consumed_capacity.get("memory")
+    return (
+        None if amount is None or result.share_id is None else quantity.parse_bytes(amount, "consumedCapacity.memory")
+    )
+
+
+def _threads(config: DeviceConfig | None) -> int | None:
+    sharing = config.sharing if config is not None else None
+    return sharing.active_thread_percentage if isinstance(sharing, Mps) else None
+
+
+def _known(snapshot: Snapshot) -> str:
+    found = [device.name for device in snapshot.devices()]
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f"{', '.join(found[:_SHOWN]) or 'none'}{more}"

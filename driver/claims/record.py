@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from driver.claims import effect
 from driver.claims.allocation import ClaimRef
 from driver.claims.holding import Holding
 from driver.errors import InvalidValueError, RecordError
@@ -22,6 +23,8 @@ from driver.model.mig import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from driver.claims.effect import Effect
 
 FORMAT: Final = "gpu-dra-claim"
 VERSION: Final = 1
@@ -48,6 +51,8 @@ class RecordedDevice:
     pool: str
     holding: Holding
     kind: str  # gpu, mig
+    memory_limit: int | None = None  # bytes that the container is told it may use; None: all
+    thread_percentage: int | None = None
     unknown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def answer(self, claim_uid: str) -> PreparedDevice:
@@ -68,6 +73,8 @@ class Record:
     claim: ClaimRef
     boot_id: str
     devices: tuple[RecordedDevice, ...]
+    effects: tuple[Effect, ...] = ()
+    ready: bool = True  # False: the effects are being done, or were when the driver died
     unknown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -87,7 +94,9 @@ def encode(record: Record) -> bytes:
         **record.unknown,
         "claim": {"namespace": record.claim.namespace, "name": record.claim.name, "uid": record.claim.uid},
         "bootID": record.boot_id,
+        "ready": record.ready,
         "devices": [_encode_device(device) for device in record.devices],
+        "effects": [effect.encode(one) for one in record.effects],
     }
     payload = json.dumps(body, separators=(",", ":")).encode()
     head = {"format": FORMAT, "version": VERSION, "reads": 1, "sha256": hashlib.sha256(payload).hexdigest()}
@@ -143,7 +152,9 @@ def _decode_body(payload: bytes) -> Record:
         return Record(
             claim=ClaimRef(namespace=claim["namespace"], name=claim["name"], uid=names.check_uid(claim["uid"])),
             boot_id=body.pop("bootID"),
+            ready=body.pop("ready") is True,
             devices=tuple(_decode_device(device) for device in body.pop("devices")),
+            effects=tuple(effect.decode(one) for one in body.pop("effects")),
             unknown=MappingProxyType(body),
         )
     except (LookupError, TypeError, ValueError, AttributeError, InvalidValueError) as exc:
@@ -163,6 +174,8 @@ def _encode_device(device: RecordedDevice) -> dict[str, Any]:
         "placement": [placement.start, placement.size] if placement else None,
         "shareID": holding.share_id,
         "adminAccess": holding.admin_access,
+        "memoryLimit": device.memory_limit,
+        "threadPercentage": device.thread_percentage,
     }
 
 
@@ -181,6 +194,8 @@ def _decode_device(item: Mapping[str, Any]) -> RecordedDevice:
         pool=str(rest.pop("pool")),
         kind=str(rest.pop("kind")),
         holding=holding,
+        memory_limit=rest.pop("memoryLimit"),
+        thread_percentage=rest.pop("threadPercentage"),
         unknown=MappingProxyType(rest),
     )
 

@@ -3,8 +3,9 @@
 Synchronous and single-threaded: the engine runs it on one thread of its own. A batch costs one lock, and one sync of
 the directory, however many claims it has; each claim still succeeds or fails alone, wholly or not at all.
 
-The order on disk makes every crash harmless: the CDI file is written before the record, and removed before it. So a
-CDI file without a record is a leftover (`recover` removes it), and a record always has, or can rebuild, its file (C1).
+The order on disk makes every crash harmless: the CDI file is written before a record says `ready`, and removed before
+the record. So a CDI file without a record is a leftover (`recover` removes it), and a ready record always has, or can
+rebuild, its file (C1). A record that is not ready says what may have been done to the node, and what was found before.
 """
 
 from __future__ import annotations
@@ -12,57 +13,59 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING
 
-from driver.cdi import spec as cdi_spec
+from driver.claims.effect import Effect, Key, Partition, is_found, with_found
 from driver.claims.holding import Holding, holding_of
 from driver.claims.plan import make_plan
-from driver.claims.record import PreparedDevice, Record, RecordedDevice
-from driver.errors import DeviceNotReadyError, DriverError, RecordError, StorageError, SupersededError
-from driver.model import names
-from driver.model.device import FullGpu
+from driver.claims.record import PreparedDevice, Record
+from driver.claims.recording import is_of, record_of, to_undo
+from driver.claims.wishes import check_agreement
+from driver.errors import DriverError, RecordError, StorageError, SupersededError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from driver.claims.allocation import Allocation, ClaimRef, Result
+    from driver.claims.allocation import Allocation, ClaimRef
+    from driver.claims.cdi_files import ClaimCdi
     from driver.claims.plan import Plan
     from driver.claims.store import Quarantined, RecordStore
-    from driver.model.device import Device
     from driver.model.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
 Answer = tuple[PreparedDevice, ...]
-Outcome = Answer | DriverError | None
-
-
-class CdiFiles(Protocol):
-    """The claims' CDI files (`driver.cdi.store.CdiStore`)."""
-
-    def write(self, claim_uid: str, data: bytes) -> None: ...  # noqa: D102
-    def remove(self, claim_uid: str) -> bool: ...  # noqa: D102
-    def exists(self, claim_uid: str) -> bool: ...  # noqa: D102
-    def holds(self, claim_uid: str, data: bytes) -> bool: ...  # noqa: D102
-    def intact(self, claim_uid: str) -> bool: ...  # noqa: D102
-    def claim_uids(self) -> set[str]: ...  # noqa: D102
-    def devices(self, claim_uid: str) -> tuple[str, ...]: ...  # noqa: D102
-    def sweep(self) -> int: ...  # noqa: D102
-
-
-class Edits(Protocol):
-    """What a container needs for a device (`driver.cdi.edits.EditsSource`)."""
-
-    def common(self) -> cdi_spec.ContainerEdits: ...  # noqa: D102
-    def device(self, device: Device) -> cdi_spec.ContainerEdits: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare:
-    """Prepare an allocation for a call that began at `since` (CLOCK_MONOTONIC, ns)."""
+    """Prepare an allocation for a call that began at `since` (CLOCK_MONOTONIC, ns).
+
+    `found` is what was observed of the things that its effects will change; without it nothing that has effects is
+    recorded, and the answer is `Observe`.
+    """
 
     allocation: Allocation
     since: int
+    found: Mapping[Key, object] | None = None
+
+    @property
+    def uid(self) -> str:
+        """The claim's UID."""
+        return self.allocation.claim.uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete:
+    """The effects of a record are done: write the CDI file, then the record as ready."""
+
+    record: Record
+    since: int
+
+    @property
+    def uid(self) -> str:
+        """The claim's UID."""
+        return self.record.claim.uid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +75,62 @@ class Unprepare:
     claim: ClaimRef
     only_if: Record | None = None
 
+    @property
+    def uid(self) -> str:
+        """The claim's UID."""
+        return self.claim.uid
 
-Operation = Prepare | Unprepare
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """All of a record is undone: remove it, if it is still that one."""
+
+    record: Record
+
+    @property
+    def uid(self) -> str:
+        """The claim's UID."""
+        return self.record.claim.uid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Abandon:
+    """Give up an intent whose effects failed."""
+
+    record: Record
+
+    @property
+    def uid(self) -> str:
+        """The claim's UID."""
+        return self.record.claim.uid
+
+
+Operation = Prepare | Complete | Abandon | Unprepare | Drop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observe:
+    """Preparing has these effects: lock their GPUs, observe, and ask again with what was found."""
+
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """The intent is recorded: do the record's effects, then `Complete`."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undo:
+    """Undo these effects of a record, in this order, then `Drop` it."""
+
+    record: Record
+    effects: tuple[Effect, ...]
+
+
+Outcome = Answer | Observe | Pending | Undo | DriverError | None
 
 
 class ClaimState:
@@ -83,8 +140,7 @@ class ClaimState:
         self,
         *,
         store: RecordStore,
-        cdi: CdiFiles,
-        edits: Edits,
+        cdi: ClaimCdi,
         snapshot: Callable[[], Snapshot],
         node: str,
         pool: str,
@@ -92,7 +148,6 @@ class ClaimState:
     ) -> None:
         self._store = store
         self._cdi = cdi
-        self._edits = edits
         self._snapshot = snapshot
         self._node = node
         self._pool = pool
@@ -118,18 +173,22 @@ class ClaimState:
         """
         uid = allocation.claim.uid
         record = self._store.peek(uid)
-        if record is None or record.boot_id != self._boot_id or not _says(record, allocation):
+        if record is None or not self._is_sound(record) or not is_of(record, allocation):
             return None
-        return record.answer if self._cdi.intact(uid) else None
+        return record.answer if self._cdi.files.intact(uid) else None
 
     def records(self) -> tuple[Record, ...]:
-        """Return the records of this boot, freshly read.
+        """Return all records, freshly read, those of another boot included.
 
         :raises StorageError: the state can't be read or locked.
         """
         with self._store.lock:
             self._store.refresh()
-            return tuple(record for record in self._store.records.values() if record.boot_id == self._boot_id)
+            return tuple(self._store.records.values())
+
+    def current(self, record: Record) -> bool:
+        """Say whether a record is of this boot."""
+        return record.boot_id == self._boot_id
 
     def recover(self) -> tuple[str, ...]:
         """Clean up after a crash; return the UIDs of the CDI files that had no record and were removed.
@@ -138,12 +197,12 @@ class ClaimState:
         """
         self._store.prepare_directories()
         with self._store.lock:
-            self._cdi.sweep()
+            self._cdi.files.sweep()
             self._store.refresh()
-            orphans = self._cdi.claim_uids() - self._store.records.keys() - self._store.quarantined.keys()
+            orphans = self._cdi.files.claim_uids() - self._store.records.keys() - self._store.quarantined.keys()
             for uid in sorted(orphans):
                 log.warning("Removing the CDI file of claim %s: no record says that it was prepared", uid)
-                self._cdi.remove(uid)
+                self._cdi.files.remove(uid)
             return tuple(sorted(orphans))
 
     def refresh_cdi(self) -> None:
@@ -154,130 +213,160 @@ class ClaimState:
         with self._store.lock:
             self._store.refresh()
             for record in self._store.records.values():
-                if record.boot_id == self._boot_id:
+                if self._is_sound(record):
                     try:
-                        self._restore_cdi(record)
+                        self._cdi.restore(record)
                     except DriverError as exc:
                         log.warning("The CDI file of claim %s can't be rebuilt: %s", record.claim, exc)
 
     # --- prepare -----------------------------------------------------------------------------------------------------
 
     def _run_group(self, group: Sequence[Operation]) -> list[Outcome]:
-        prepares = [one for one in group if isinstance(one, Prepare)]
-        if prepares:
-            return self._prepare(prepares)
-        return self._unprepare([one for one in group if isinstance(one, Unprepare)])
-
-    def _prepare(self, group: Sequence[Prepare]) -> list[Outcome]:
         outcomes: dict[str, Outcome] = {}
-        fresh: list[Record] = []
+        writes: list[Record] = []
+        drops: list[str] = []
         for operation in group:
-            uid = operation.allocation.claim.uid
             try:
-                record = self._admit(operation, fresh)
-                outcomes[uid] = record.answer
-                if self._store.records.get(uid) is not record:
-                    fresh.append(record)
+                outcomes[operation.uid] = self._run_one(operation, writes, drops)
             except DriverError as exc:
-                outcomes[uid] = exc
-        if fresh:
-            for uid, error in self._store.put(fresh).items():
+                outcomes[operation.uid] = exc
+        if writes:
+            for uid, error in self._store.put(writes).items():
                 with contextlib.suppress(StorageError):  # what stays is a leftover that the next start removes
-                    self._cdi.remove(uid)
+                    self._cdi.files.remove(uid)
                 outcomes[uid] = error
-        return [outcomes[operation.allocation.claim.uid] for operation in group]
+        if drops:
+            outcomes.update(self._store.drop(drops))
+        return [outcomes[operation.uid] for operation in group]
 
-    def _admit(self, operation: Prepare, earlier: Iterable[Record]) -> Record:
-        """Return the claim's record: the one on disk if it is sound, else a new one whose CDI file is written."""
-        allocation = operation.allocation
-        uid = allocation.claim.uid
-        if self._store.lock.buried_at(uid) > operation.since:
-            raise SupersededError(f"claim {allocation.claim} was unprepared while this prepare was under way")
+    def _run_one(self, operation: Operation, writes: list[Record], drops: list[str]) -> Outcome:
+        match operation:
+            case Prepare():
+                return self._prepare(operation, writes)
+            case Complete():
+                return self._complete(operation, writes)
+            case Unprepare():
+                return self._release(operation, drops)
+            case Abandon():
+                return self._abandon(operation, drops)
+            case Drop():
+                if self._store.records.get(operation.uid) == operation.record:
+                    drops.append(operation.uid)
+                return None
+
+    def _prepare(self, operation: Prepare, writes: list[Record]) -> Outcome:
+        """Answer from the record on disk if it is sound; else record anew, with the CDI file or with the intent."""
+        allocation, uid = operation.allocation, operation.uid
+        self._refuse_ghost(operation.uid, operation.since, allocation.claim)
         record = self._store.records.get(uid)
-        if record and record.boot_id == self._boot_id and _says(record, allocation):
-            self._restore_cdi(record)
-            return record
-        plan = make_plan(
-            allocation, snapshot=self._snapshot(), pool=self._pool, held=self._held(uid, earlier), node=self._node
-        )
-        self._cdi.write(uid, self._render(uid, [(one.device, one.result.share_id) for one in plan.devices]))
-        return _record_of(plan, self._boot_id)
+        if record is not None:
+            if self._is_sound(record) and is_of(record, allocation):
+                self._cdi.restore(record)
+                return record.answer
+            if effects := self._to_undo(record):
+                return Undo(record=record, effects=effects)
+        others = self._others(uid, writes)
+        plan = self._plan(allocation, {other.claim.uid: other.holdings for other in others} | self._suspects(uid))
+        self._check_agreement(plan, others)
+        if plan.effects and operation.found is None:
+            return Observe(effects=plan.effects)
+        fresh = record_of(plan, self._boot_id, _with_found(plan.effects, operation.found or {}, others))
+        if fresh.ready:
+            self._cdi.write(fresh)
+        writes.append(fresh)
+        return fresh.answer if fresh.ready else Pending(record=fresh)
 
-    def _held(self, but: str, further: Iterable[Record]) -> Mapping[str, tuple[Holding, ...]]:
-        """Return what other claims hold in this boot, unreadable records included (S1)."""
-        held = {
-            record.claim.uid: record.holdings
-            for record in (*self._store.records.values(), *further)
-            if record.boot_id == self._boot_id and record.claim.uid != but
+    def _complete(self, operation: Complete, writes: list[Record]) -> Outcome:
+        record = operation.record
+        self._refuse_ghost(operation.uid, operation.since, record.claim)
+        self._cdi.write(record)
+        writes.append(record)
+        return record.answer
+
+    def _plan(self, allocation: Allocation, held: Mapping[str, Iterable[Holding]]) -> Plan:
+        return make_plan(allocation, snapshot=self._snapshot(), pool=self._pool, held=held, node=self._node)
+
+    def _check_agreement(self, plan: Plan, others: Sequence[Record]) -> None:
+        mine = {one.holding.device: one.holding.gpu_uuid for one in plan.devices if not one.holding.admin_access}
+        shared = {
+            other.claim.uid: [mine[one.device] for one in other.holdings if one.device in mine and not one.admin_access]
+            for other in others
         }
-        for uid, entry in self._store.quarantined.items():
-            if uid != but:
-                held[uid] = self._holdings_of(entry)
-        return held
+        check_agreement(plan.effects, {other.claim.uid: other.effects for other in others}, shared)
+
+    def _refuse_ghost(self, uid: str, since: int, claim: ClaimRef) -> None:
+        if self._store.lock.buried_at(uid) > since:
+            raise SupersededError(f"claim {claim} was unprepared while this prepare was under way")
+
+    def _is_sound(self, record: Record) -> bool:
+        return record.ready and record.boot_id == self._boot_id
+
+    def _others(self, but: str, further: Iterable[Record] = ()) -> list[Record]:
+        """Return the records of this boot of other claims; one that is being written counts already."""
+        records = {record.claim.uid: record for record in (*self._store.records.values(), *further)}
+        return [one for uid, one in records.items() if uid != but and one.boot_id == self._boot_id]
+
+    def _suspects(self, but: str) -> dict[str, tuple[Holding, ...]]:
+        """Return what unreadable records seem to hold, so that it is not given away (S1)."""
+        return {uid: self._holdings_of(entry) for uid, entry in self._store.quarantined.items() if uid != but}
 
     def _holdings_of(self, entry: Quarantined) -> tuple[Holding, ...]:
         """Return what an unreadable record seems to hold, by its bytes or else by the claim's CDI file."""
         if entry.salvaged is not None:
             return entry.salvaged.holdings if entry.salvaged.boot_id == self._boot_id else ()
         found = []
-        for name in self._cdi.devices(entry.uid):
+        for name in self._cdi.files.devices(entry.uid):
             device = self._snapshot().device(name)
             found.append(holding_of(device) if device else Holding(device=name, gpu_uuid=""))
         return tuple(found)
 
-    # --- CDI ---------------------------------------------------------------------------------------------------------
-
-    def _restore_cdi(self, record: Record) -> None:
-        uid = record.claim.uid
-        snapshot = self._snapshot()
-        try:
-            data = self._render(uid, [_again(device, snapshot) for device in record.devices])
-        except DeviceNotReadyError:
-            if self._cdi.exists(uid):  # the device is in trouble, but what was promised is still there
-                return
-            raise
-        if not self._cdi.holds(uid, data):
-            log.info("Rebuilding the CDI file of claim %s", record.claim)
-            self._cdi.write(uid, data)
-
-    def _render(self, uid: str, devices: Iterable[tuple[Device, str | None]]) -> bytes:
-        """Return the claim's CDI file for devices with their share ids."""
-        edits = {names.cdi_device(uid, device.name, share): self._edits.device(device) for device, share in devices}
-        return cdi_spec.encode(cdi_spec.claim_spec(uid, common=self._edits.common(), devices=edits))
-
     # --- unprepare ---------------------------------------------------------------------------------------------------
 
-    def _unprepare(self, group: Sequence[Unprepare]) -> list[Outcome]:
-        outcomes: dict[str, Outcome] = {}
-        removed = []
-        for operation in group:
-            uid = operation.claim.uid
-            try:
-                if self._release(operation):
-                    removed.append(uid)
-                outcomes[uid] = None
-            except DriverError as exc:
-                outcomes[uid] = exc
-        outcomes.update(self._store.drop(removed))
-        return [outcomes[operation.claim.uid] for operation in group]
-
-    def _release(self, operation: Unprepare) -> bool:
-        """Undo everything but the record; say whether there is one to drop."""
-        uid = operation.claim.uid
+    def _release(self, operation: Unprepare, drops: list[str]) -> Outcome:
+        uid = operation.uid
         record = self._store.records.get(uid)
         if operation.only_if is not None and record != operation.only_if:
-            return False
+            return None
         self._store.lock.bury(uid)
         entry = self._store.quarantined.get(uid)
-        if record is None and entry is not None and entry.salvaged is None:
+        salvaged = entry.salvaged if entry is not None else None
+        if record is None and entry is not None and (salvaged is None or salvaged.effects):
             raise RecordError(
                 f"the record of claim {operation.claim} can't be read ({entry.reason}), so nothing tells what was "
                 f"prepared; its bytes are kept as {entry.path}. Remove that file once no container uses the claim's "
                 "GPUs: the next try succeeds"
             )
-        self._cdi.remove(uid)
+        self._cdi.files.remove(uid)
         self._store.settle(uid)
-        return record is not None
+        if record is None:
+            return None
+        if effects := self._to_undo(record):
+            return Undo(record=record, effects=effects)
+        drops.append(uid)
+        return None
+
+    def _abandon(self, operation: Abandon, drops: list[str]) -> Outcome:
+        if self._store.records.get(operation.uid) != operation.record:
+            return None
+        self._cdi.files.remove(operation.uid)
+        if effects := self._to_undo(operation.record):
+            return Undo(record=operation.record, effects=effects)
+        drops.append(operation.uid)
+        return None
+
+    def _to_undo(self, record: Record) -> tuple[Effect, ...]:
+        return to_undo(record, self._others(record.claim.uid), self._boot_id)
+
+
+def _with_found(effects: Iterable[Effect], found: Mapping[Key, object], others: Iterable[Record]) -> tuple[Effect, ...]:
+    """Return effects with what was there before the first claim that wants them."""
+    known = {effect.key: effect for other in others for effect in other.effects if is_found(effect)}
+    return tuple(
+        known[effect.key]
+        if effect.key in known and not isinstance(effect, Partition)
+        else with_found(effect, found.get(effect.key))
+        for effect in effects
+    )
 
 
 def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:
@@ -285,53 +374,9 @@ def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:
     groups: list[list[Operation]] = []
     seen: set[str] = set()
     for operation in operations:
-        uid = _uid(operation)
-        if not groups or type(groups[-1][0]) is not type(operation) or uid in seen:
+        if not groups or type(groups[-1][0]) is not type(operation) or operation.uid in seen:
             groups.append([])
             seen = set()
         groups[-1].append(operation)
-        seen.add(uid)
+        seen.add(operation.uid)
     return groups
-
-
-def _uid(operation: Operation) -> str:
-    match operation:
-        case Prepare():
-            return operation.allocation.claim.uid
-        case Unprepare():
-            return operation.claim.uid
-        case _:
-            assert_never(operation)
-
-
-def _says(record: Record, allocation: Allocation) -> bool:
-    """Say whether the record is of this very allocation; a claim may have been allocated anew since."""
-
-    def of_result(result: Result) -> tuple[object, ...]:
-        return result.request, result.pool, result.device, result.share_id, result.admin_access
-
-    recorded = [
-        (one.request, one.pool, one.holding.device, one.holding.share_id, one.holding.admin_access)
-        for one in record.devices
-    ]
-    return recorded == [of_result(result) for result in allocation.results]
-
-
-def _record_of(plan: Plan, boot_id: str) -> Record:
-    devices = tuple(
-        RecordedDevice(
-            request=planned.result.request,
-            pool=planned.result.pool,
-            holding=planned.holding,
-            kind="gpu" if isinstance(planned.device, FullGpu) else "mig",
-        )
-        for planned in plan.devices
-    )
-    return Record(claim=plan.allocation.claim, boot_id=boot_id, devices=devices)
-
-
-def _again(recorded: RecordedDevice, snapshot: Snapshot) -> tuple[Device, str | None]:
-    device = snapshot.device(recorded.holding.device)
-    if device is None or device.gpu.uuid != recorded.holding.gpu_uuid:
-        raise DeviceNotReadyError(f"device {recorded.holding.device} is not there any more")
-    return device, recorded.holding.share_id

@@ -12,7 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
+from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
+from driver.claims.gpu_locks import GpuLocks
 from tests.unit.claims.helpers import Claims, Node, claim, ref, result
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir"}
@@ -38,11 +40,17 @@ async def used() -> frozenset[str]:
     return frozenset()
 
 
+def make_engine(node: Node, claims: Claims) -> ClaimEngine:
+    """Return an engine on a node's disk."""
+    locks = GpuLocks(node.root / "gpus")
+    return ClaimEngine(state=node.state(), claims=claims, used_claims=used, runner=EffectRunner(), locks=locks)
+
+
 async def main(root: str, operation: str, step: int) -> None:
     """Do `operation` on claim 1, which has two GPUs."""
     claims = Claims()
     claims.add(claim(1, result("gpu-0"), result("gpu-1")))
-    engine = ClaimEngine(state=Node(Path(root)).state(), claims=claims, used_claims=used)
+    engine = make_engine(Node(Path(root)), claims)
     die_before(step, root)
     deadline = asyncio.get_running_loop().time() + 10
     await (engine.prepare if operation == "prepare" else engine.unprepare)([ref(1)], deadline=deadline)

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driver.claims.engine import ClaimEngine
-from tests.crash.dying import used
+from tests.crash.dying import make_engine
 from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from driver.claims.engine import ClaimEngine
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +39,7 @@ async def start(node: Node) -> ClaimEngine:
     claims = Claims()
     claims.add(claim(1, result("gpu-0"), result("gpu-1")))
     claims.add(claim(2, result("gpu-1")))
-    return ClaimEngine(state=node.state(), claims=claims, used_claims=used)
+    return make_engine(node, claims)
 
 
 def deadline() -> float:

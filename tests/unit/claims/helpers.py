@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from driver.cdi.spec import ContainerEdits
 from driver.cdi.store import CdiStore
 from driver.claims.allocation import ClaimRef
+from driver.claims.cdi_files import ClaimCdi
 from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
 from driver.errors import ApiNotFoundError, DeviceNotReadyError
@@ -141,8 +142,7 @@ class Node:
         store = RecordStore(self.claims_dir, on_quarantine=lambda entry: self.quarantined.append(entry.uid))
         state = ClaimState(
             store=store,
-            cdi=self.cdi,
-            edits=self.edits,
+            cdi=ClaimCdi(self.cdi, self.edits, lambda: self.snapshot),
             snapshot=lambda: self.snapshot,
             node=NODE,
             pool=NODE,

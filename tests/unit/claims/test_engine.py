@@ -10,7 +10,9 @@ import pytest
 
 from driver.claims import record as codec
 from driver.claims.allocation import ClaimRef
+from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
+from driver.claims.gpu_locks import GpuLocks
 from driver.errors import (
     ApiForbiddenError,
     ApiInvalidError,
@@ -43,7 +45,13 @@ class Harness:
         self.node = node
         self.claims = claims
         self.used: frozenset[str] | None = frozenset()
-        self.engine = ClaimEngine(state=node.state(), claims=claims, used_claims=self._used)
+        self.engine = ClaimEngine(
+            state=node.state(),
+            claims=claims,
+            used_claims=self._used,
+            runner=EffectRunner(),
+            locks=GpuLocks(node.root / "gpus"),
+        )
 
     async def _used(self) -> frozenset[str] | None:
         return self.used
@@ -201,7 +209,7 @@ async def test_settings_that_are_not_served_are_refused_not_ignored(harness: Har
     parameters = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": sharing}
     opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
     harness.claims.add(claim(1, result("gpu-0"), config=[{"source": "FromClaim", "opaque": opaque}]))
-    assert "does not change GPUs yet" in str(await harness.prepare(1))
+    assert "sharing settings are switched off" in str(await harness.prepare(1))
     assert harness.node.leftovers() == []
 
 

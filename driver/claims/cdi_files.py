@@ -1,0 +1,138 @@
+"""A claim's CDI file, made of its record: what the containers that use the claim get."""
+
+from __future__ import annotations
+
+import logging
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+from driver.cdi import spec as cdi
+from driver.claims.effect import MpsDaemon, Partition
+from driver.errors import DeviceNotReadyError
+from driver.model import names, quantity
+from driver.model.device import Device, MigDevice, MigPartition
+from driver.model.mig import MigInstance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from driver.claims.record import Record, RecordedDevice
+    from driver.model.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+
+class CdiFiles(Protocol):
+    """The claims' CDI files (`driver.cdi.store.CdiStore`)."""
+
+    def write(self, claim_uid: str, data: bytes) -> None: ...  # noqa: D102
+    def remove(self, claim_uid: str) -> bool: ...  # noqa: D102
+    def exists(self, claim_uid: str) -> bool: ...  # noqa: D102
+    def holds(self, claim_uid: str, data: bytes) -> bool: ...  # noqa: D102
+    def intact(self, claim_uid: str) -> bool: ...  # noqa: D102
+    def claim_uids(self) -> set[str]: ...  # noqa: D102
+    def devices(self, claim_uid: str) -> tuple[str, ...]: ...  # noqa: D102
+    def sweep(self) -> int: ...  # noqa: D102
+
+
+class Edits(Protocol):
+    """What a container needs for a device (`driver.cdi.edits.EditsSource`)."""
+
+    def common(self) -> cdi.ContainerEdits: ...  # noqa: D102
+    def device(self, device: Device) -> cdi.ContainerEdits: ...  # noqa: D102
+
+
+class ClaimCdi:
+    """Writes and repairs the files. `daemon_edits` says what reaching an MPS daemon takes."""
+
+    def __init__(
+        self,
+        files: CdiFiles,
+        edits: Edits,
+        snapshot: Callable[[], Snapshot],
+        daemon_edits: Callable[[MpsDaemon], cdi.ContainerEdits] | None = None,
+    ) -> None:
+        self.files = files
+        self._edits = edits
+        self._snapshot = snapshot
+        self._daemon_edits = daemon_edits
+
+    def write(self, record: Record) -> None:
+        """Write the file of a record whose effects are done.
+
+        :raises DeviceNotReadyError: a device's nodes or the driver's libraries are not there.
+        :raises StorageError: it can't be written.
+        """
+        self.files.write(record.claim.uid, self._render(record))
+
+    def restore(self, record: Record) -> None:
+        """Make sure that the file is there and current (C1).
+
+        A device that is in trouble now does not void a file that is there.
+
+        :raises DeviceNotReadyError: the file is gone, and can't be made now.
+        :raises StorageError: it can't be written.
+        """
+        uid = record.claim.uid
+        try:
+            data = self._render(record)
+        except DeviceNotReadyError:
+            if self.files.exists(uid):
+                return
+            raise
+        if not self.files.holds(uid, data):
+            log.info("Rebuilding the CDI file of claim %s", record.claim)
+            self.files.write(uid, data)
+
+    def _render(self, record: Record) -> bytes:
+        uid = record.claim.uid
+        snapshot = self._snapshot()
+        devices = {}
+        for recorded in record.devices:
+            device = _device_of(recorded, record, snapshot)
+            name = names.cdi_device(uid, recorded.holding.device, recorded.holding.share_id)
+            devices[name] = cdi.merge(self._edits.device(device), _limits(recorded, device, record))
+        common = cdi.merge(self._edits.common(), *self._daemons(record))
+        return cdi.encode(cdi.claim_spec(uid, common=common, devices=devices))
+
+    def _daemons(self, record: Record) -> list[cdi.ContainerEdits]:
+        daemons = [effect for effect in record.effects if isinstance(effect, MpsDaemon)]
+        return [self._daemon_edits(daemon) for daemon in daemons] if self._daemon_edits is not None else []
+
+
+def _device_of(recorded: RecordedDevice, record: Record, snapshot: Snapshot) -> Device:
+    """Return the device as it exists now; a partition as the MIG device that was made of it."""
+    device = snapshot.device(recorded.holding.device)
+    if device is None or device.gpu.uuid != recorded.holding.gpu_uuid:
+        raise DeviceNotReadyError(f"device {recorded.holding.device} is not there any more")
+    if isinstance(device, MigPartition):
+        made = next((one for one in record.effects if isinstance(one, Partition) and one.device == device.name), None)
+        if made is not None and made.uuid:
+            return MigDevice(gpu=device.gpu, instance=_instance(device, made))
+    return device
+
+
+def _instance(device: MigPartition, made: Partition) -> MigInstance:
+    return MigInstance(
+        uuid=made.uuid,
+        gpu_instance_id=made.gpu_instance_id,
+        compute_instance_id=made.compute_instance_id,
+        profile=device.profile,
+        placement=device.placement,
+        compute_slices=device.profile.compute_slices,
+    )
+
+
+def _limits(recorded: RecordedDevice, device: Device, record: Record) -> cdi.ContainerEdits:
+    """Tell the container its part of a shared device. Only MPS enforces it; without, it is advice to the program."""
+    env = {}
+    memory = recorded.memory_limit
+    enforced = any(isinstance(effect, MpsDaemon) for effect in record.effects) and recorded.holding.share_id
+    if memory is not None:
+        limit = f"{memory // quantity.MI}M"
+        env[f"GPU_DRA_MEMORY_LIMIT_{device.gpu.index}"] = limit
+        if enforced:
+            env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={limit}"
+    if recorded.thread_percentage is not None and enforced:
+        env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(recorded.thread_percentage)
+    return cdi.ContainerEdits(env=MappingProxyType(env))

@@ -1,0 +1,182 @@
+"""Does effects, undoes them, and looks at what is there before. Called with the GPUs' locks held.
+
+Undoing is safe whether the effect was done, half done or not done at all: it brings about what was found, by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, assert_never
+
+from driver.claims.effect import ComputeMode, Effect, Key, MigMode, MpsDaemon, Partition, TimeSlice
+from driver.errors import ClaimRefusedError, DeviceNotReadyError, MigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from driver.inventory.base import Partitioner
+
+
+class TimeSlices(Protocol):
+    """Reads and sets a GPU's time slice (`driver.sharing`)."""
+
+    async def get(self, gpu_uuid: str) -> int | None: ...  # noqa: D102
+    async def set(self, gpu_uuid: str, level: int) -> None: ...  # noqa: D102
+
+
+class ComputeModes(Protocol):
+    """Reads and sets a GPU's compute mode (`driver.sharing`)."""
+
+    async def get(self, gpu_uuid: str) -> str: ...  # noqa: D102
+    async def set(self, gpu_uuid: str, mode: str) -> None: ...  # noqa: D102
+
+
+class Daemons(Protocol):
+    """Runs MPS control daemons (`driver.sharing`)."""
+
+    async def start(self, daemon: MpsDaemon) -> None: ...  # noqa: D102
+    async def stop(self, daemon_id: str) -> None: ...  # noqa: D102
+
+
+class EffectRunner:
+    """Does what the parts that it was given can do; the rest is refused."""
+
+    def __init__(
+        self,
+        *,
+        partitions: Partitioner | None = None,
+        slices: TimeSlices | None = None,
+        modes: ComputeModes | None = None,
+        daemons: Daemons | None = None,
+    ) -> None:
+        self._partitions = partitions
+        self._slices = slices
+        self._modes = modes
+        self._daemons = daemons
+
+    async def observe(self, effects: Iterable[Effect]) -> Mapping[Key, object]:
+        """Return what is there now of the things that effects would change.
+
+        :raises DriverError: it can't be told, so it could not be restored.
+        """
+        return {effect.key: await self._observe(effect) for effect in effects}
+
+    async def apply(self, effect: Effect, done: Iterable[Effect]) -> Effect:
+        """Do an effect; return it with what was made. `done` are the claim's earlier effects.
+
+        :raises DriverError: it failed; `undo` cleans up whatever is left of it.
+        """
+        match effect:
+            case MigMode():
+                await self._partitioner().set_mig_mode(effect.gpu, effect.enabled)
+            case Partition():
+                return await self._make(effect)
+            case ComputeMode():
+                await self._compute_modes().set(effect.gpu, effect.mode)
+            case TimeSlice():
+                await self._time_slices().set(effect.gpu, effect.level)
+            case MpsDaemon():
+                daemon = replace(effect, uuids=_uuids(effect, done))
+                await self._mps().start(daemon)
+                return daemon
+            case _:
+                assert_never(effect)
+        return effect
+
+    async def undo(self, effect: Effect) -> None:
+        """Bring about what was there before.
+
+        :raises DriverError: it could not be done now; it may be called again.
+        """
+        match effect:
+            case MigMode():
+                if effect.found is not None:
+                    await self._restore_mig_mode(effect)
+            case Partition():
+                await self._partitioner().destroy_mig(effect.gpu, effect.placement)
+            case ComputeMode():
+                if effect.found is not None:
+                    await self._compute_modes().set(effect.gpu, effect.found)
+            case TimeSlice():
+                if effect.found is not None:
+                    await self._time_slices().set(effect.gpu, effect.found)
+            case MpsDaemon():
+                await self._mps().stop(effect.id)
+            case _:
+                assert_never(effect)
+
+    async def _observe(self, effect: Effect) -> object:
+        match effect:
+            case MigMode():
+                return (await self._partitioner().mig_state(effect.gpu)).enabled
+            case Partition():
+                await self._check_free(effect)
+                return None
+            case ComputeMode():
+                return await self._compute_modes().get(effect.gpu)
+            case TimeSlice():
+                return await self._time_slices().get(effect.gpu)
+            case MpsDaemon():
+                self._mps()
+                return None
+            case _:
+                assert_never(effect)
+
+    async def _check_free(self, effect: Partition) -> None:
+        """Refuse before anything is recorded: what is at the placement now is not ours to remove."""
+        state = await self._partitioner().mig_state(effect.gpu)
+        taken = next((one for one in state.instances if one.placement.overlaps(effect.placement)), None)
+        if taken is not None:
+            raise DeviceNotReadyError(
+                f"device {effect.device} can't be made: MIG device {taken.uuid} ({taken.name}), which this driver did "
+                f"not make for a claim, is at slices {taken.placement.start} to {taken.placement.slices[-1]} of GPU "
+                f"{effect.gpu}; remove it (nvidia-smi mig -dci; -dgi)"
+            )
+
+    async def _make(self, effect: Partition) -> Partition:
+        made = await self._partitioner().create_mig(effect.gpu, effect.profile_id, effect.placement)
+        return replace(
+            effect,
+            uuid=made.uuid,
+            gpu_instance_id=made.gpu_instance_id,
+            compute_instance_id=made.compute_instance_id,
+        )
+
+    async def _restore_mig_mode(self, effect: MigMode) -> None:
+        """Restore MIG mode; instances that somebody else made meanwhile are a reason to leave it on."""
+        partitioner = self._partitioner()
+        state = await partitioner.mig_state(effect.gpu)
+        if state.enabled and not effect.found and state.instances:
+            return
+        await partitioner.set_mig_mode(effect.gpu, bool(effect.found))
+
+    # --- parts that may be missing -----------------------------------------------------------------------------------
+
+    def _partitioner(self) -> Partitioner:
+        if self._partitions is None:
+            raise MigError("this driver was started without dynamic MIG")
+        return self._partitions
+
+    def _compute_modes(self) -> ComputeModes:
+        if self._modes is None:
+            raise ClaimRefusedError(_NO_SHARING)
+        return self._modes
+
+    def _time_slices(self) -> TimeSlices:
+        if self._slices is None:
+            raise ClaimRefusedError(_NO_SHARING)
+        return self._slices
+
+    def _mps(self) -> Daemons:
+        if self._daemons is None:
+            raise ClaimRefusedError("MPS is switched off in this driver's settings; remove it from the parameters")
+        return self._daemons
+
+
+_NO_SHARING = "sharing settings are switched off in this driver's settings; remove `sharing` from the parameters"
+
+
+def _uuids(daemon: MpsDaemon, done: Iterable[Effect]) -> tuple[str, ...]:
+    """Return what CUDA knows the daemon's devices by; made partitions have a new UUID each time."""
+    made = {one.device: one.uuid for one in done if isinstance(one, Partition)}
+    return tuple(uuid or made.get(name, "") for name, uuid in zip(daemon.devices, daemon.uuids, strict=True))
