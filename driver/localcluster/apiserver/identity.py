@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MASTERS = "system:masters"
-_NODE_NAME = "authentication.kubernetes.io/node-name"
+NODE_NAME = "authentication.kubernetes.io/node-name"
+"""The extra of a user whose token is bound to a node, or to a pod on one."""
 _ISSUER = "https://kubernetes.default.svc"
 
 
@@ -107,7 +108,7 @@ def _service_account(claims: Mapping[str, Any]) -> User:
     namespace = about["namespace"]
     extra = {}
     if "node" in about:
-        extra[_NODE_NAME] = [about["node"]["name"]]
+        extra[NODE_NAME] = [about["node"]["name"]]
     if "pod" in about:
         extra["authentication.kubernetes.io/pod-name"] = [about["pod"]["name"]]
     return User(

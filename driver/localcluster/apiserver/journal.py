@@ -130,6 +130,7 @@ class Journal:
     compacted: int = 0
     """The revision up to which changes are forgotten."""
     _by_namespace: dict[str, dict[str, Entry]] = field(default_factory=dict)
+    _by_node: dict[str, dict[Key, None]] = field(default_factory=dict)
     _changes: deque[Change] = field(default_factory=deque)
     _watchers: dict[str | None, dict[Subscription, None]] = field(default_factory=dict)
 
@@ -144,6 +145,9 @@ class Journal:
 
     def select(self, interest: Interest) -> Iterator[Entry]:
         """Yield the entries that match, ordered by namespace and name."""
+        if interest.node is not None:
+            yield from self._select_of_node(interest)
+            return
         spaces = sorted(self._by_namespace) if interest.namespace is None else [interest.namespace]
         for space in spaces:
             objects = self._by_namespace.get(space, {})
@@ -151,10 +155,17 @@ class Journal:
                 if interest.matches is None or interest.matches(objects[name].body):
                     yield objects[name]
 
+    def _select_of_node(self, interest: Interest) -> Iterator[Entry]:
+        for key in sorted(self._by_node.get(interest.node or "", ())):
+            entry = self.entries[key]
+            if interest.namespace in (None, key[0]) and (interest.matches is None or interest.matches(entry.body)):
+                yield entry
+
     def record(self, type_: str, key: Key, entry: Entry) -> None:
         """Put, replace or remove an object and tell the watchers."""
         before = self.entries.get(key)
         space = self._by_namespace.setdefault(key[0], {})
+        self._index(key, _node(before), None if type_ == "DELETED" else _node(entry))
         if type_ == "DELETED":
             self.entries.pop(key, None)
             space.pop(key[1], None)
@@ -165,6 +176,12 @@ class Journal:
         if len(self._changes) > self.history:
             self.compacted = self._changes.popleft().entry.revision
         self._publish(change)
+
+    def _index(self, key: Key, was: str | None, is_now: str | None) -> None:
+        if was is not None and was != is_now:
+            self._by_node[was].pop(key, None)
+        if is_now is not None:
+            self._by_node.setdefault(is_now, {})[key] = None
 
     def _publish(self, change: Change) -> None:
         nodes = {None, _node(change.entry), _node(change.before)}

@@ -12,11 +12,13 @@ from driver.localcluster.apiserver.patch import json_patch, merge_patch
 from driver.localcluster.apiserver.strategic import strategic_patch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.apiserver.registry import Target
     from driver.localcluster.apiserver.store import Store
+
+    Admit = Callable[[Object, Object], None]
 
 _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -27,14 +29,21 @@ PATCH_TYPES: Final = (_JSON, _MERGE, _STRATEGIC, _APPLY)
 
 
 def apply_patch(
-    store: Store, target: Target, content_type: str, patch: Any, options: Mapping[str, str], *, dry_run: bool
+    store: Store,
+    target: Target,
+    content_type: str,
+    patch: Any,
+    options: Mapping[str, str],
+    *,
+    dry_run: bool,
+    admit: Admit | None = None,
 ) -> tuple[Object, bool, list[str]]:
     """Patch the target; return it as stored, whether it is new (only by apply), and warnings.
 
     :raises StatusError: as `Store.update` and `Store.create`, and for a patch that can't be applied.
     """
     if content_type == _APPLY:
-        return _apply(store, target, patch, options, dry_run=dry_run)
+        return _apply(store, target, patch, options, dry_run=dry_run, admit=admit)
     warnings: list[str] = []
 
     def change(old: Object) -> Object:
@@ -45,7 +54,9 @@ def apply_patch(
         return stored
 
     plural = target.served.resource.plural
-    obj = store.modify(plural, target.name, target.namespace, change, subresource=target.subresource, dry_run=dry_run)
+    obj = store.modify(
+        plural, target.name, target.namespace, change, subresource=target.subresource, dry_run=dry_run, admit=admit
+    )
     return obj, False, warnings
 
 
@@ -60,7 +71,7 @@ def _patched(target: Target, content_type: str, before: Object, patch: Any) -> A
 
 
 def _apply(
-    store: Store, target: Target, config: Any, options: Mapping[str, str], *, dry_run: bool
+    store: Store, target: Target, config: Any, options: Mapping[str, str], *, dry_run: bool, admit: Admit | None
 ) -> tuple[Object, bool, list[str]]:
     manager = options.get("fieldManager", "")
     if not manager:
@@ -90,4 +101,4 @@ def _apply(
         if target.subresource:
             raise errors.not_found(target.served.resource, target.name)
         return store.create(plural, after, target.namespace or None, dry_run=dry_run), True, warnings
-    return store.update(plural, after, subresource=target.subresource, dry_run=dry_run), False, warnings
+    return store.update(plural, after, subresource=target.subresource, dry_run=dry_run, admit=admit), False, warnings

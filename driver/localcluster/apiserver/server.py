@@ -148,7 +148,7 @@ class ApiServer:
         registry = Registry(self.store.features)
         return Handler(
             registry=registry,
-            verbs=Verbs(self.store, self._subresources, Reviews(self.tokens, self.authorizer)),
+            verbs=Verbs(self.store, self._subresources, Reviews(self.tokens, self.authorizer), self.authorizer),
             discovery=Discovery(registry, self.store.features),
             tokens=self.tokens,
             authorizer=self.authorizer,

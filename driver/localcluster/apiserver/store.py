@@ -98,9 +98,8 @@ class Store:
         :raises StatusError: 400 for a selector that can't be parsed.
         """
         kind = RESOURCES[resource]
-        return Interest(
-            namespace or None, compile_selectors(kind, fields, labels), required_value(kind, fields, "spec.nodeName")
-        )
+        node = required_value(kind, fields, "spec.nodeName") or None  # empty asks for what is on no node
+        return Interest(namespace or None, compile_selectors(kind, fields, labels), node)
 
     # --- watching ----------------------------------------------------------------------------------------------------
 
@@ -172,8 +171,18 @@ class Store:
             self._collector.created(kind, new)
         return new
 
-    def update(self, resource: str, obj: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+    def update(
+        self,
+        resource: str,
+        obj: Object,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+        admit: Callable[[Object, Object], None] | None = None,
+    ) -> Object:
         """Replace an object (or only its status) and return it as stored; nothing changed, nothing stored.
+
+        `admit` may refuse the write: it gets the new and the old object.
 
         :raises StatusError: 404; 409 if `metadata.resourceVersion` or `uid` is another; 422 if it is not valid.
         """
@@ -189,6 +198,8 @@ class Store:
         if causes := [*metadata_errors(kind, new), *validate(new, old, rules)]:
             raise errors.invalid(kind, key[1], causes)
         self._admit(kind, new, old)
+        if admit is not None:
+            admit(new, old)
         if new == old:
             return old
         if kind.generation and new.get("spec") != old.get("spec"):
@@ -244,6 +255,7 @@ class Store:
         *,
         subresource: str = "",
         dry_run: bool = False,
+        admit: Callable[[Object, Object], None] | None = None,
     ) -> Object:
         """Apply a function to a copy of an object and store the result; what a patch is made of.
 
@@ -254,7 +266,7 @@ class Store:
         meta = metadata(new)
         if meta.get("name") != name or (meta.get("namespace") or None) != (namespace or None):
             raise errors.bad_request("the name and the namespace of an object can't be changed by a patch")
-        return self.update(resource, new, subresource=subresource, dry_run=dry_run)
+        return self.update(resource, new, subresource=subresource, dry_run=dry_run, admit=admit)
 
     def patch(
         self, resource: str, name: str, patch: Any, namespace: str | None = None, *, subresource: str = ""

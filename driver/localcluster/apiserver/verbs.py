@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver import answers, errors
 from driver.localcluster.apiserver.codec import decode, encoded, parse, shown, to_json
+from driver.localcluster.apiserver.device_status import check_device_status
 from driver.localcluster.apiserver.objects import Object, metadata, name_of
 from driver.localcluster.apiserver.options import delete_options, dry_run, field_validation, page
 from driver.localcluster.apiserver.patching import PATCH_TYPES, apply_patch
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from driver.localcluster.apiserver.authorization import Authorizer
     from driver.localcluster.apiserver.identity import User
     from driver.localcluster.apiserver.journal import Entry
+    from driver.localcluster.apiserver.patching import Admit
     from driver.localcluster.apiserver.registry import Served, Target
     from driver.localcluster.apiserver.reviews import Reviews
     from driver.localcluster.apiserver.store import Store
@@ -28,17 +31,16 @@ if TYPE_CHECKING:
 class Verbs:
     """Answers requests that name a resource."""
 
-    def __init__(self, store: Store, subresources: Subresources, reviews: Reviews) -> None:
+    def __init__(self, store: Store, subresources: Subresources, reviews: Reviews, authorizer: Authorizer) -> None:
         self._store = store
         self._subresources = subresources
         self._reviews = reviews
+        self._authorizer = authorizer
         self._verbs: Mapping[str, Callable[[web.BaseRequest, Target], Awaitable[web.StreamResponse]]] = {
             "get": self._get,
             "list": self._list,
             "watch": self._watch,
             "create": self._create,
-            "update": self._update,
-            "patch": self._patch,
             "delete": self._delete,
             "deletecollection": self._delete_collection,
         }
@@ -55,7 +57,16 @@ class Verbs:
             return self._reviews.answer(target, decode(target.served, body)[0], user)
         if target.subresource not in ("", "status", "finalize"):
             return await self._subresources.answer(request, verb, target)
+        if verb in ("update", "patch"):
+            change = self._update if verb == "update" else self._patch
+            return await change(request, target, self._admit(verb, target, user))
         return await self._verbs[verb](request, target)
+
+    def _admit(self, verb: str, target: Target, user: User) -> Admit | None:
+        if target.subresource != "status" or target.served.resource.plural != "resourceclaims":
+            return None
+        version = self._store.features.kubernetes
+        return lambda new, old: check_device_status(self._authorizer, user, verb, version, new, old)
 
     async def _get(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         entry = self._store.entry(target.served.resource.plural, target.name, target.namespace)
@@ -91,23 +102,27 @@ class Verbs:
         )
         return self._written(target.served, created, status=201, warnings=warnings)
 
-    async def _update(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def _update(self, request: web.BaseRequest, target: Target, admit: Admit | None) -> web.StreamResponse:
         body = parse(await request.read(), request.headers.get("Content-Type", ""))
         obj, warnings = decode(target.served, body, field_validation(request.query))
         _check_place(obj, target)
         updated = self._store.update(
-            target.served.resource.plural, obj, subresource=target.subresource, dry_run=dry_run(request.query)
+            target.served.resource.plural,
+            obj,
+            subresource=target.subresource,
+            dry_run=dry_run(request.query),
+            admit=admit,
         )
         return self._written(target.served, updated, warnings=warnings)
 
-    async def _patch(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def _patch(self, request: web.BaseRequest, target: Target, admit: Admit | None) -> web.StreamResponse:
         content_type = request.headers.get("Content-Type", "").split(";")[0].strip()
         if content_type not in PATCH_TYPES:
             raise errors.unsupported_media_type(content_type, PATCH_TYPES)
         patch = parse(await request.read(), content_type, others=PATCH_TYPES)
         options = dict(request.query)
         patched, created, warnings = apply_patch(
-            self._store, target, content_type, patch, options, dry_run=dry_run(request.query)
+            self._store, target, content_type, patch, options, dry_run=dry_run(request.query), admit=admit
         )
         return self._written(target.served, patched, status=201 if created else 200, warnings=warnings)
 

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from driver.localcluster.apiserver import Features
 from driver.localcluster.apiserver.audit import Call
 from driver.localcluster.apiserver.authorization import Authorizer
 from driver.localcluster.apiserver.identity import MASTERS, User
-from tests.unit.localcluster.apiserver.conftest import CLAIMS, PODS, SLICES, Client, a_slice, pod
+from tests.unit.localcluster.apiserver.conftest import CLAIMS, PODS, SLICES, Client, a_slice, claim, pod
 
 GROUP = "resource.k8s.io"
 
@@ -200,3 +201,52 @@ def json_token(server):
     import yaml
 
     return yaml.safe_load(server.kubeconfig.read_text())["users"][0]["user"]["token"]
+
+
+RESULT = {"request": "r", "driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}
+STATUS = {"apiGroups": [GROUP], "resources": ["resourceclaims/status"], "verbs": ["patch", "update"]}
+DEVICES = {"status": {"devices": [{"driver": "gpu.nvidia.com", "pool": "n1", "device": "gpu-0"}]}}
+
+
+def driver_rule(*verbs):
+    return {
+        "apiGroups": [GROUP],
+        "resources": ["resourceclaims/driver"],
+        "resourceNames": ["gpu.nvidia.com"],
+        "verbs": list(verbs),
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "node", "code"),
+    [
+        (driver_rule(), "n1", 403),
+        (driver_rule("associated-node:update"), "n1", 403),
+        (driver_rule("associated-node:patch"), "n1", 200),
+        (driver_rule("associated-node:patch"), "n2", 403),
+        (driver_rule("arbitrary-node:patch"), "n2", 200),
+    ],
+)  # fmt: skip
+async def test_a_devices_status_is_for_its_driver_on_its_node(agent, rule, node, code):
+    store = agent.server.store
+    subject = {"kind": "ServiceAccount", "name": "agent", "namespace": "default"}
+    grant(store, STATUS, subject)
+    grant(store, rule, subject, namespace="default")
+    made = store.create("resourceclaims", claim(), "default")
+    values = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    selector = {"nodeSelectorTerms": [{"matchFields": values}]}
+    status = {"allocation": {"devices": {"results": [RESULT]}, "nodeSelector": selector}}
+    store.update_status("resourceclaims", {**made, "status": status})
+    found = await agent.patch(f"{CLAIMS}/c/status", DEVICES)
+    assert found.status == code
+    if code == 403:
+        assert 'permission for driver "gpu.nvidia.com"' in found.body["message"]
+
+
+async def test_an_older_server_asks_for_no_such_verb(agent):
+    store = agent.server.store
+    store.features = Features(kubernetes="1.35")
+    grant(store, STATUS, {"kind": "ServiceAccount", "name": "agent", "namespace": "default"})
+    made = store.create("resourceclaims", claim(), "default")
+    store.update_status("resourceclaims", {**made, "status": {"allocation": {"devices": {"results": [RESULT]}}}})
+    assert (await agent.patch(f"{CLAIMS}/c/status", DEVICES)).status == 200

@@ -192,6 +192,20 @@ def test_lists_are_ordered_by_namespace_and_name(store):
     assert len(store.list("configmaps", "default")) == 2
 
 
+def test_lists_of_one_node_follow_binding_and_deletion(store):
+    def names(node, namespace=None):
+        return [p["metadata"]["name"] for p in store.list("pods", namespace, field_selector=f"spec.nodeName={node}")]
+
+    for name in ("b", "a"):
+        store.create("pods", pod(name), "default")
+    assert names("") == ["a", "b"]
+    assert names("n1") == []
+    store.bind("a", "default", "n1")
+    assert (names("n1"), names("n1", "default"), names("n1", "other"), names("")) == (["a"], ["a"], [], ["b"])
+    store.delete("pods", "a", "default", grace_seconds=0)
+    assert names("n1") == []
+
+
 def test_a_patch_may_be_a_merge_or_operations(store):
     store.create("configmaps", {"metadata": {"name": "x"}, "data": {"a": "1", "b": "2"}}, "default")
     store.patch("configmaps", "x", {"data": {"a": None}}, "default")
@@ -262,6 +276,15 @@ async def test_a_selector_turns_changes_into_comings_and_goings(store):
     store.delete("pods", "p", "default", grace_seconds=0)
     type_, obj = await anext(watch)
     assert (type_, obj["metadata"]["name"]) == ("DELETED", "p")
+    await watch.aclose()
+
+
+async def test_pods_on_no_node_can_be_watched(store):
+    watch = store.watch("pods", field_selector="spec.nodeName=", since=store.revision)
+    store.create("pods", pod(), "default")
+    assert (await anext(watch))[0] == "ADDED"
+    store.bind("p", "default", "n1")
+    assert (await anext(watch))[0] == "DELETED"
     await watch.aclose()
 
 
