@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from driver.model import names
-from driver.model.device import MigPartition
+from driver.model.device import FullGpu, MigPartition
 from driver.model.topology import nvlink_domains
+from driver.slices.counters import counters_of, render_part, render_set, render_whole
 from driver.slices.devices import Node, render, render_taints
 from driver.slices.split import split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from driver.model.device import Device, Gpu
     from driver.model.snapshot import Snapshot
+    from driver.slices.counters import Counters
 
 JsonObject = dict[str, Any]
 
@@ -45,29 +47,58 @@ def build(snapshot: Snapshot, options: BuildOptions) -> tuple[JsonObject, ...]:
 
     Devices come by minor number, then UUID: it is the order in which the scheduler tries them.
     """
+    counters = _counters(snapshot) if options.partitions else {}
     node = Node(versions=snapshot.versions, domains=nvlink_domains(snapshot.gpus))
-    rendered = [_with_taints(render(device, node), snapshot, device, options) for device in _offered(snapshot, options)]
-    bodies = split(rendered, may_taint=options.taints)
+    offered = list(_offered(snapshot, options, counters))
+    shared = {device.gpu.uuid: device.gpu for device in offered if device.gpu.uuid in counters}
+    bodies = split(
+        [_item(device, node, snapshot, options, counters) for device in offered],
+        counter_sets=[render_set(gpu, counters[gpu.uuid]) for gpu in shared.values()],
+        may_taint=options.taints,
+    )
     pool = {"name": options.pool_name, "generation": 1, "resourceSliceCount": len(bodies)}
     fixed = {"driver": options.driver, "nodeName": options.node_name}
     return tuple({**fixed, "pool": dict(pool), **body} for body in bodies)
 
 
-def _offered(snapshot: Snapshot, options: BuildOptions) -> Iterator[Device]:
+def _counters(snapshot: Snapshot) -> dict[str, Counters]:
+    """Return the counters of the GPUs that offer partitions, by UUID."""
+    cut = {device.gpu.uuid: device.gpu.mig for device in snapshot.devices() if isinstance(device, MigPartition)}
+    found = {uuid: counters_of(mig) for uuid, mig in cut.items() if mig is not None}
+    return {uuid: counters for uuid, counters in found.items() if counters is not None}
+
+
+def _offered(snapshot: Snapshot, options: BuildOptions, counters: Mapping[str, Counters]) -> Iterator[Device]:
     """Yield what can be handed out; one that bears another's name is left out, as it would spoil the whole slice."""
+    owners: dict[str, str] = {}  # UUIDs by the GPU's name, which names its counter set, too
     seen = set()
     for device in sorted(snapshot.devices(), key=lambda one: _identity(one.gpu)):  # stable: a GPU's own order stays
         withdrawn = not options.taints and not snapshot.health_of(device.gpu.uuid).healthy
-        unsupported = isinstance(device, MigPartition) and not options.partitions
-        if not withdrawn and not unsupported and device.name not in seen:
+        ours = owners.setdefault(device.gpu.name, device.gpu.uuid) == device.gpu.uuid
+        if ours and not withdrawn and _countable(device, counters) and device.name not in seen:
             seen.add(device.name)
             yield device
 
 
-def _identity(gpu: Gpu) -> tuple[bool, int, str]:
-    return gpu.minor is None, gpu.minor or 0, gpu.uuid
+def _countable(device: Device, counters: Mapping[str, Counters]) -> bool:
+    if not isinstance(device, MigPartition):
+        return True
+    known = counters.get(device.gpu.uuid)
+    return known is not None and device.profile.id in known.profiles
 
 
-def _with_taints(item: JsonObject, snapshot: Snapshot, device: Device, options: BuildOptions) -> JsonObject:
+def _item(
+    device: Device, node: Node, snapshot: Snapshot, options: BuildOptions, counters: Mapping[str, Counters]
+) -> JsonObject:
+    item = render(device, node)
+    known = counters.get(device.gpu.uuid)
+    if known is not None and isinstance(device, MigPartition):
+        item["consumesCounters"] = render_part(device.gpu, known, device.profile, device.placement)
+    elif known is not None and isinstance(device, FullGpu):
+        item["consumesCounters"] = render_whole(device.gpu, known)
     taints = render_taints(snapshot.health_of(device.gpu.uuid)) if options.taints else []
     return {**item, "taints": taints} if taints else item
+
+
+def _identity(gpu: Gpu) -> tuple[bool, int, str]:
+    return gpu.minor is None, gpu.minor or 0, gpu.uuid

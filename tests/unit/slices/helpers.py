@@ -26,6 +26,7 @@ JsonObject = dict[str, Any]
 
 NODE = "node-a"
 OPTIONS = BuildOptions(node_name=NODE)
+PARTITIONS = replace(OPTIONS, partitions=True)
 VERSIONS = DriverVersions(driver="580.105.08", cuda="13.0")
 FELL_OFF = Taint("gpu.nvidia.com/xid", "79", Effect.NO_SCHEDULE)
 
@@ -40,6 +41,12 @@ def snapshot(spec: str, *, taints: dict[int, tuple[Taint, ...]] | None = None, *
     found = tuple(replace(gpu, **changes) for gpu in gpus(spec))
     health = {found[index].uuid: Health(healthy=False, taints=some) for index, some in (taints or {}).items()}
     return Snapshot(versions=VERSIONS, gpus=found, health=MappingProxyType(health))
+
+
+def partitioned(spec: str, **changes: Any) -> Snapshot:
+    """Make a snapshot of fake GPUs that are all partitioned for claims."""
+    found = snapshot(spec, **changes)
+    return replace(found, dynamic_mig=frozenset(gpu.uuid for gpu in found.gpus))
 
 
 def new_store(**features: Any) -> Store:
