@@ -1,0 +1,365 @@
+"""Claims that change GPUs: done as recorded, undone completely, whatever fails in between."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from driver.claims.effect_runner import EffectRunner
+from driver.claims.engine import ClaimEngine
+from driver.claims.gpu_locks import GpuLocks
+from driver.errors import ClaimRefusedError, DeviceHeldError, DeviceNotReadyError, DriverError, MigError
+from driver.model.mig import Placement
+from driver.model.snapshot import Snapshot
+from tests.unit.claims.hardware import Daemons, Hardware, Modes, Slices, dynamic_gpu
+from tests.unit.claims.helpers import Claims, Node, claim, gpus, ref, result, uid
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+API = "resource.nvidia.com/v1beta1"
+SHARE = "b98a178b-5be9-4ea2-99fc-1977135f03c"
+SLICING_LONG = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
+SLICING_SHORT = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Short"}}
+MPS = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 50}}
+
+
+def part(start: int, minor: int = 0) -> str:
+    return f"gpu-{minor}-mig-1g10gb-19-{start}"
+
+
+def config(sharing: dict[str, Any], kind: str = "GpuConfig", requests: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    parameters = {"apiVersion": API, "kind": kind, "sharing": sharing}
+    opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
+    return [{"source": "FromClaim", "requests": list(requests), "opaque": opaque}]
+
+
+class Bench:
+    """A node with partitionable GPUs, and a driver that can be restarted on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.node = Node(root)
+        self.node.snapshot = Snapshot(gpus=(dynamic_gpu(0), *gpus(3)[1:]), dynamic_mig=frozenset({"GPU-0"}))
+        self.hardware = Hardware()
+        self.claims = Claims()
+        self.engine = self.start()
+
+    def start(self) -> ClaimEngine:
+        runner = EffectRunner(
+            partitions=self.hardware,
+            slices=Slices(self.hardware),
+            modes=Modes(self.hardware),
+            daemons=Daemons(self.hardware),
+        )
+
+        async def used() -> frozenset[str]:
+            return frozenset()
+
+        locks = GpuLocks(self.node.root / "gpus")
+        return ClaimEngine(state=self.node.state(), claims=self.claims, used_claims=used, runner=runner, locks=locks)
+
+    async def restart(self) -> None:
+        self.engine = self.start()
+
+    async def prepare(self, *numbers: int, within: float = 0.5) -> Any:
+        deadline = asyncio.get_running_loop().time() + within
+        answers = await self.engine.prepare([ref(number) for number in numbers], deadline=deadline)
+        return answers[uid(numbers[0])] if len(numbers) == 1 else [answers[uid(number)] for number in numbers]
+
+    async def unprepare(self, *numbers: int, within: float = 0.5) -> Any:
+        deadline = asyncio.get_running_loop().time() + within
+        answers = await self.engine.unprepare([ref(number) for number in numbers], deadline=deadline)
+        return answers[uid(numbers[0])] if len(numbers) == 1 else [answers[uid(number)] for number in numbers]
+
+    def cdi(self, number: int) -> str:
+        return self.node.cdi.path(uid(number)).read_text()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+EMPTY: object = ({}, {}, [], {}, {}, [])
+
+
+# --- MIG -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_partition_is_made_at_its_placement_and_removed_with_mig_mode_as_found(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(3))))
+    (answer,) = await bench.prepare(1)
+    assert answer.device == part(3)
+    assert bench.hardware.picture() == ({"GPU-0": [Placement(3, 1)]}, {}, ["GPU-0"], {}, {}, [])
+    assert await bench.prepare(1) == (answer,)
+    assert await bench.unprepare(1) is None
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []
+
+
+async def test_mig_mode_stays_until_the_last_partition_goes(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.claims.add(claim(number, result(part(number))))
+    assert all(isinstance(answer, tuple) for answer in await bench.prepare(1, 2))
+    await bench.unprepare(1)
+    assert bench.hardware.picture() == ({"GPU-0": [Placement(2, 1)]}, {}, ["GPU-0"], {}, {}, [])
+    await bench.unprepare(2)
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_mig_mode_that_was_on_stays_on(bench: Bench) -> None:
+    bench.hardware.enabled["GPU-0"] = True
+    bench.claims.add(claim(1, result(part(0))))
+    await bench.prepare(1)
+    await bench.unprepare(1)
+    assert bench.hardware.enabled["GPU-0"]
+
+
+async def test_seven_partitions_of_one_gpu_at_once(bench: Bench) -> None:
+    for number in range(7):
+        bench.claims.add(claim(number, result(part(number))))
+    answers = await asyncio.gather(*(bench.prepare(number, within=10) for number in range(7)))
+    assert [answer[0].device for answer in answers] == [part(number) for number in range(7)]
+    assert await bench.unprepare(*range(7)) == [None] * 7
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_a_partition_and_its_whole_gpu_exclude_each_other(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    bench.claims.add(claim(2, result("gpu-0")))
+    assert isinstance(await bench.prepare(1), tuple)
+    assert isinstance(await bench.prepare(2), DeviceHeldError)
+
+
+async def test_a_whole_gpu_turns_mig_mode_off_and_back_on(bench: Bench) -> None:
+    bench.hardware.enabled["GPU-0"] = True
+    bench.node.snapshot = replace(bench.node.snapshot, gpus=(dynamic_gpu(0, enabled=True),))
+    bench.claims.add(claim(1, result("gpu-0")))
+    assert isinstance(await bench.prepare(1), tuple)
+    assert not bench.hardware.enabled["GPU-0"]
+    await bench.unprepare(1)
+    assert bench.hardware.enabled["GPU-0"]
+
+
+@pytest.mark.parametrize("operation", ["mode", "create", "create-ci"])
+async def test_M1_a_failed_step_is_rolled_back_and_the_next_try_works(bench: Bench, operation: str) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    bench.hardware.fails = {operation: 1}
+    answer = await bench.prepare(1)
+    assert isinstance(answer, MigError)
+    assert operation in str(answer)
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []
+    assert isinstance(await bench.prepare(1), tuple)
+
+
+@pytest.mark.parametrize("fails", [{"create-ci": 1, "destroy": 1}, {"create": 1, "mode": 0}])
+async def test_M1_a_roll_back_that_fails_is_finished_by_the_next_try(bench: Bench, fails: dict[str, int]) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    bench.claims.add(claim(2, result(part(0))))
+    bench.hardware.fails = dict(fails)
+    assert isinstance(await bench.prepare(1), DriverError)
+    if bench.node.leftovers():
+        assert isinstance(await bench.prepare(2), DeviceHeldError)  # its half is still there
+    assert isinstance(await bench.prepare(1), tuple)
+    assert bench.hardware.picture() == ({"GPU-0": [Placement(0, 1)]}, {}, ["GPU-0"], {}, {}, [])
+
+
+async def test_a_failed_unprepare_keeps_the_record_and_is_finished_by_a_retry(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    await bench.prepare(1)
+    bench.hardware.fails = {"destroy": 1}
+    assert isinstance(await bench.unprepare(1), MigError)
+    assert bench.node.leftovers() == [f"{uid(1)}.json"]
+    assert await bench.unprepare(1) is None
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_a_placement_taken_by_somebody_else_is_an_error_and_left_alone(bench: Bench) -> None:
+    bench.hardware.enabled["GPU-0"] = True
+    foreign = await bench.hardware.create_mig("GPU-0", 19, Placement(0, 1))
+    bench.claims.add(claim(1, result(part(0))))
+    answer = await bench.prepare(1, within=0.05)
+    assert isinstance(answer, DeviceNotReadyError)
+    assert foreign.uuid in str(answer)
+    assert bench.hardware.instances["GPU-0"] == {Placement(0, 1): foreign}
+    assert bench.node.leftovers() == []
+
+
+async def test_what_a_crash_left_half_done_is_undone_at_the_next_start(bench: Bench) -> None:
+    """The driver dies after the GPU instance was made: the intent is on disk, nobody comes back for the claim."""
+    bench.claims.add(claim(1, result(part(0))))
+    bench.hardware.fails = {"create-ci": 1, "destroy": 1}
+    await bench.prepare(1)
+    assert bench.hardware.picture() != EMPTY
+    await bench.restart()
+    assert await bench.engine.settle() == 1
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []
+
+
+async def test_S6_after_a_reboot_only_mig_mode_is_left_to_restore(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    await bench.prepare(1)
+    bench.hardware.instances.clear()  # the reboot
+    bench.node.boot_id = "boot-2"
+    await bench.restart()
+    log = len(bench.hardware.log)
+    assert await bench.unprepare(1) is None
+    assert bench.hardware.log[log:] == ["mode GPU-0 False"]
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_the_work_is_finished_though_its_caller_goes_away(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    entered, go = asyncio.Event(), asyncio.Event()
+    make = bench.hardware.create_mig
+
+    async def slow(*arguments: Any) -> Any:
+        entered.set()
+        await go.wait()
+        return await make(*arguments)
+
+    bench.hardware.create_mig = slow  # type: ignore[method-assign]
+    call = asyncio.create_task(bench.prepare(1, within=30))
+    await entered.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    unprepare = asyncio.create_task(bench.unprepare(1, within=30))
+    go.set()
+    assert await unprepare is None
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []
+
+
+async def test_two_claims_that_swap_the_whole_gpu_for_partitions(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    await bench.prepare(1)
+    bench.claims.add(claim(1, result("gpu-0")))  # allocated anew
+    assert [one.device for one in await bench.prepare(1)] == ["gpu-0"]
+    assert bench.hardware.picture() == EMPTY
+
+
+# --- time-slicing and MPS --------------------------------------------------------------------------------------------
+
+
+async def test_M7_nothing_is_set_that_nobody_asked_for(bench: Bench) -> None:
+    bench.claims.add(claim(1, result("gpu-1")))
+    await bench.prepare(1)
+    await bench.unprepare(1)
+    assert bench.hardware.log == []
+
+
+async def test_a_time_slice_is_set_and_what_was_found_is_restored(bench: Bench) -> None:
+    bench.hardware.slices["GPU-1"] = 2
+    bench.hardware.modes["GPU-1"] = "PROHIBITED"
+    bench.claims.add(claim(1, result("gpu-1"), config=config(SLICING_LONG)))
+    assert isinstance(await bench.prepare(1), tuple)
+    assert (bench.hardware.slices["GPU-1"], bench.hardware.modes["GPU-1"]) == (3, "DEFAULT")
+    await bench.unprepare(1)
+    assert (bench.hardware.slices["GPU-1"], bench.hardware.modes["GPU-1"]) == (2, "PROHIBITED")
+
+
+async def test_M8_mps_has_a_daemon_and_leaves_the_compute_mode_as_it_was(bench: Bench) -> None:
+    bench.claims.add(claim(1, result("gpu-1"), result("gpu-2"), config=config(MPS)))
+    assert isinstance(await bench.prepare(1), tuple)
+    daemon = bench.hardware.daemons[uid(1)]
+    assert (daemon.uuids, daemon.active_thread_percentage) == (("GPU-1", "GPU-2"), 50)
+    assert bench.hardware.modes == {"GPU-1": "EXCLUSIVE_PROCESS", "GPU-2": "EXCLUSIVE_PROCESS"}
+    await bench.unprepare(1)
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_mps_on_a_made_partition_knows_its_new_uuid(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0)), config=config(MPS, "MigDeviceConfig")))
+    assert isinstance(await bench.prepare(1), tuple)
+    made = bench.hardware.instances["GPU-0"][Placement(0, 1)]
+    assert bench.hardware.daemons[uid(1)].uuids == (made.uuid,)
+    assert bench.hardware.modes == {}
+    await bench.unprepare(1)
+    assert bench.hardware.picture() == EMPTY
+
+
+@pytest.mark.parametrize("operation", ["compute", "start"])
+async def test_a_failed_mps_start_leaves_the_gpu_as_it_was(bench: Bench, operation: str) -> None:
+    bench.claims.add(claim(1, result("gpu-1"), config=config(MPS)))
+    bench.hardware.fails = {operation: 1}
+    assert isinstance(await bench.prepare(1), DriverError)
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []
+
+
+async def test_M9_settings_with_admin_access_are_refused_and_admin_disturbs_nobody(bench: Bench) -> None:
+    bench.claims.add(claim(1, result("gpu-1"), config=config(MPS)))
+    bench.claims.add(claim(2, result("gpu-1", adminAccess=True)))
+    bench.claims.add(claim(3, result("gpu-1", adminAccess=True), config=config(SLICING_LONG)))
+    bench.claims.add(claim(4, result(part(0), adminAccess=True)))
+    owner, monitoring, meddling = await bench.prepare(1, 2, 3)
+    assert isinstance(owner, tuple)
+    assert isinstance(monitoring, tuple)
+    assert isinstance(meddling, ClaimRefusedError)
+    assert "has admin access" in str(meddling)
+    log = len(bench.hardware.log)
+    await bench.unprepare(2)
+    assert len(bench.hardware.log) == log
+
+
+def share(number: int) -> dict[str, Any]:
+    return result("gpu-1", shareID=f"{SHARE}{number}", consumedCapacity={"memory": "20Gi"})
+
+
+async def test_shares_that_agree_share_the_setting_and_the_last_restores_it(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.claims.add(claim(number, share(number), config=config(SLICING_LONG)))
+    assert all(isinstance(answer, tuple) for answer in await bench.prepare(1, 2))
+    await bench.unprepare(1)
+    assert bench.hardware.slices["GPU-1"] == 3
+    await bench.unprepare(2)
+    assert bench.hardware.slices["GPU-1"] == 0
+
+
+@pytest.mark.parametrize("other", [config(SLICING_SHORT), config(MPS), None])
+async def test_shares_that_disagree_are_refused_and_the_first_keeps_its_setting(bench: Bench, other: Any) -> None:
+    bench.claims.add(claim(1, share(1), config=config(SLICING_LONG)))
+    bench.claims.add(claim(2, share(2), config=other))
+    assert isinstance(await bench.prepare(1), tuple)
+    answer = await bench.prepare(2)
+    assert isinstance(answer, ClaimRefusedError)
+    assert "give both the same parameters" in str(answer)
+    assert bench.hardware.slices["GPU-1"] == 3
+    await bench.unprepare(1)
+    assert isinstance(await bench.prepare(2), tuple)
+
+
+async def test_shares_under_mps_have_one_daemon_and_limits_of_their_own(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.claims.add(claim(number, share(number), config=config(MPS)))
+    assert all(isinstance(answer, tuple) for answer in await bench.prepare(1, 2))
+    assert list(bench.hardware.daemons) == ["GPU-1"]
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M" in bench.cdi(1)
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50" in bench.cdi(2)
+    await bench.unprepare(1)
+    assert list(bench.hardware.daemons) == ["GPU-1"]
+    await bench.unprepare(2)
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_a_share_is_told_its_memory_even_where_nothing_enforces_it(bench: Bench) -> None:
+    bench.claims.add(claim(1, share(1)))
+    await bench.prepare(1)
+    assert "GPU_DRA_MEMORY_LIMIT_1=20480M" in bench.cdi(1)
+    assert "CUDA_MPS" not in bench.cdi(1)
+
+
+async def test_one_claim_with_two_settings_for_one_daemon_is_refused(bench: Bench) -> None:
+    other = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 10}}
+    both = config(MPS, requests=("a",)) + config(other, requests=("b",))
+    bench.claims.add(claim(1, result("gpu-1", "a"), result("gpu-2", "b"), config=both))
+    answer = await bench.prepare(1)
+    assert isinstance(answer, ClaimRefusedError)
+    assert "different MPS settings" in str(answer)
+    assert bench.hardware.log == []
