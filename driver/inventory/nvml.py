@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from driver.errors import InventoryError
+from driver.inventory import nvml_partition
 from driver.inventory.base import Changed, InventoryEvent, Reading
 from driver.inventory.driver_root import DriverRoot
 from driver.inventory.event_box import EventBox
@@ -19,6 +20,8 @@ from driver.inventory.sysfs import Sysfs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+
+    from driver.model.mig import MigInstance, MigState, Placement
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,12 +67,38 @@ class NvmlInventory:
         """
         return await self._call(self._session.read, "reading the GPUs")
 
-    async def use(self, job: Callable[[Any], T], what: str) -> T:
-        """Run `job(pynvml)` on the NVML thread; `what` for messages ('creating a GPU instance').
+    async def use(self, job: Callable[[Any], T], what: str, *, limit: float = 0.0) -> T:
+        """Run `job(pynvml)` on the NVML thread; `what` for messages, `limit` in seconds if more than the usual.
 
         :raises InventoryError: as `read`. :raises pynvml.NVMLError: as the job does.
         """
-        return await self._call(lambda: self._session.use(job), what)
+        return await self._call(lambda: self._session.use(job), what, limit)
+
+    async def mig_state(self, gpu_uuid: str) -> MigState:
+        """See `Partitioner`."""
+        return await self.use(lambda api: nvml_partition.mig_state(api, gpu_uuid), f"reading MIG of {gpu_uuid}")
+
+    async def set_mig_mode(self, gpu_uuid: str, enabled: bool) -> None:
+        """See `Partitioner`. It may take as long as the first call, as the driver then sets up the GPU anew."""
+        await self.use(
+            lambda api: nvml_partition.set_mig_mode(api, gpu_uuid, enabled),
+            f"switching MIG mode of {gpu_uuid}",
+            limit=self._start_limit,
+        )
+
+    async def create_mig(self, gpu_uuid: str, profile_id: int, placement: Placement) -> MigInstance:
+        """See `Partitioner`."""
+        return await self.use(
+            lambda api: nvml_partition.create_mig(api, gpu_uuid, profile_id, placement),
+            f"creating a MIG device at {placement} of {gpu_uuid}",
+        )
+
+    async def destroy_mig(self, gpu_uuid: str, placement: Placement) -> bool:
+        """See `Partitioner`."""
+        return await self.use(
+            lambda api: nvml_partition.destroy_mig(api, gpu_uuid, placement),
+            f"removing the MIG device at {placement} of {gpu_uuid}",
+        )
 
     async def events(self) -> AsyncIterator[InventoryEvent]:
         """Yield XIDs and changes until closed. For one reader."""
@@ -99,6 +128,6 @@ class NvmlInventory:
             log.info("%s", why)
             self._box.put(Changed(why=why))
 
-    async def _call(self, job: Callable[[], T], what: str) -> T:
+    async def _call(self, job: Callable[[], T], what: str, least: float = 0.0) -> T:
         limit = self._time_limit if self._session.is_open else self._start_limit
-        return await self._thread.call(job, limit=limit, what=what)
+        return await self._thread.call(job, limit=max(limit, least), what=what)

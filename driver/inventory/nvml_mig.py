@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from driver.inventory.nvml_instances import NO_PROFILE, gpu_instances, profile_info
 from driver.inventory.nvml_query import (
     FUNCTION_NOT_FOUND,
     INVALID_ARGUMENT,
@@ -20,11 +21,11 @@ from driver.model.mig import MigInstance, MigProfile, MigState, Placement, profi
 from driver.model.quantity import MI
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+T = TypeVar("T")
 
 _NO_MIG = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
-_NO_PROFILE = (NOT_SUPPORTED, FUNCTION_NOT_FOUND, INVALID_ARGUMENT)
-_NO_VERSION_2 = (FUNCTION_NOT_FOUND, "NVML_ERROR_ARGUMENT_VERSION_MISMATCH")
 _NAME = re.compile(r"(?:MIG )?(\d+g\.\d+gb(?:[+-][a-z0-9.]+)*)")
 
 # What the names of profiles say beyond slices and memory, by NVML's profile index (NVML_GPU_INSTANCE_PROFILE_*).
@@ -51,8 +52,9 @@ def read_mig(gpu: GpuQuery, *, memory: int | None, switches_at_once: bool) -> Mi
     if mode is None:
         return None
     current, pending = mode
-    profiles = tuple(_permitted(gpu, _profiles(gpu, memory)))
-    instances = tuple(_permitted(gpu, _instances(gpu, profiles))) if current else ()
+    profiles = tuple(_permitted(gpu, _profiles(gpu, memory)) or ())
+    instances = _permitted(gpu, _instances(gpu, profiles)) if current else None
+    bare = None if instances is None else _permitted(gpu, _bare(gpu, profiles, instances))
     ends = (placement.start + placement.size for profile in profiles for placement in profile.placements)
     return MigState(
         enabled=bool(current),
@@ -60,37 +62,36 @@ def read_mig(gpu: GpuQuery, *, memory: int | None, switches_at_once: bool) -> Mi
         switches_at_once=switches_at_once,
         memory_slices=max(ends, default=0),
         profiles=profiles,
-        instances=instances,
+        instances=tuple(instances or ()),
+        bare=tuple(bare or ()),
     )
 
 
-def _permitted(gpu: GpuQuery, found: Iterator[Any]) -> list[Any]:
-    """Return all that is found, or nothing and a note where NVML wants more permission."""
+def mig_devices(gpu: GpuQuery) -> Iterator[Any]:
+    """Yield the handles of the MIG devices that exist."""
+    for index in range(gpu.ask_or(0, "nvmlDeviceGetMaxMigDeviceCount", absent=_NO_MIG)):
+        absent = (NOT_FOUND, INVALID_ARGUMENT)
+        device = gpu.ask_or(None, "nvmlDeviceGetMigDeviceHandleByIndex", index, absent=absent)
+        if device is not None:
+            yield device
+
+
+def _permitted(gpu: GpuQuery, found: Iterator[T]) -> list[T] | None:
+    """Return all that is found, or None and a note where NVML wants more permission."""
     try:
         return list(found)
     except gpu.api.NVMLError as exc:
         if not is_one_of(gpu.api, exc, (NO_PERMISSION,)):
             raise
         gpu.notes.append(f"{gpu.asked}: {exc}; MIG is not fully known, run as root")
-        return []
+        return None
 
 
 def _profiles(gpu: GpuQuery, memory: int | None) -> Iterator[MigProfile]:
     for index in range(gpu.api.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        info = _profile_info(gpu, index)
+        info = profile_info(gpu, index)
         if info is not None:
             yield _profile(gpu, index, info, memory)
-
-
-def _profile_info(gpu: GpuQuery, index: int) -> Any:
-    try:
-        return gpu.ask_or(
-            None, "nvmlDeviceGetGpuInstanceProfileInfo", index, 2, absent=(NOT_SUPPORTED, INVALID_ARGUMENT)
-        )
-    except gpu.api.NVMLError as exc:
-        if not is_one_of(gpu.api, exc, _NO_VERSION_2):
-            raise
-    return gpu.ask_or(None, "nvmlDeviceGetGpuInstanceProfileInfo", index, 1, absent=_NO_PROFILE)
 
 
 def _profile(gpu: GpuQuery, index: int, info: Any, memory: int | None) -> MigProfile:
@@ -124,7 +125,7 @@ def _placements(gpu: GpuQuery, profile_id: int) -> tuple[Placement, ...]:
     """Return where the profile may lie, with MIG on or off (NVML API reference)."""
     function = "nvmlDeviceGetGpuInstancePossiblePlacements"
     count = ctypes.c_uint(0)
-    if gpu.ask_or(None, function, profile_id, None, ctypes.byref(count), absent=_NO_PROFILE) is None:
+    if gpu.ask_or(None, function, profile_id, None, ctypes.byref(count), absent=NO_PROFILE) is None:
         return ()
     found = (gpu.api.c_nvmlGpuInstancePlacement_t * count.value)()
     gpu.ask(function, profile_id, found, ctypes.byref(count))
@@ -133,11 +134,16 @@ def _placements(gpu: GpuQuery, profile_id: int) -> tuple[Placement, ...]:
 
 def _instances(gpu: GpuQuery, profiles: tuple[MigProfile, ...]) -> Iterator[MigInstance]:
     by_id = {profile.id: profile for profile in profiles}
-    for index in range(gpu.ask_or(0, "nvmlDeviceGetMaxMigDeviceCount", absent=_NO_MIG)):
-        absent = (NOT_FOUND, INVALID_ARGUMENT)
-        device = gpu.ask_or(None, "nvmlDeviceGetMigDeviceHandleByIndex", index, absent=absent)
-        if device is not None:
-            yield _instance(gpu, device, by_id)
+    for device in mig_devices(gpu):
+        yield _instance(gpu, device, by_id)
+
+
+def _bare(gpu: GpuQuery, profiles: tuple[MigProfile, ...], instances: Iterable[MigInstance]) -> Iterator[Placement]:
+    """Yield the placements of GPU instances without a compute instance, which are no MIG devices."""
+    filled = {instance.gpu_instance_id for instance in instances}
+    for _, info in gpu_instances(gpu, ((profile.id, profile.max_instances) for profile in profiles)):
+        if info.id not in filled:
+            yield Placement(info.placement.start, info.placement.size)
 
 
 def _instance(gpu: GpuQuery, device: Any, profiles: dict[int, MigProfile]) -> MigInstance:

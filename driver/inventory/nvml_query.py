@@ -52,8 +52,15 @@ class GpuQuery:
 
         :raises pynvml.NVMLError: any other failure.
         """
+        return self.call_or(default, function, self.handle, *arguments, absent=absent)
+
+    def call_or(self, default: Any, function: str, *arguments: Any, absent: tuple[str, ...]) -> Any:
+        """Call as `call` does; return `default` where it fails as `absent` names.
+
+        :raises pynvml.NVMLError: any other failure.
+        """
         try:
-            return self.ask(function, *arguments)
+            return self.call(function, *arguments)
         except self.api.NVMLError as exc:
             if not is_one_of(self.api, exc, absent):
                 raise

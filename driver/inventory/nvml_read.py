@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from driver.inventory.sysfs import Sysfs
+    from driver.model.mig import MigState
 
 _NOT_ON_THIS_BOARD = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 _HOPPER = 9
@@ -167,8 +168,21 @@ def _gpu(query: GpuQuery, index: int, uuid: str, sysfs: Sysfs) -> Gpu:
         pcie_root=sysfs.pcie_root(bus_id) if bus_id else None,
         numa_node=sysfs.numa_node(bus_id) if bus_id else None,
         fabric=read_fabric(query),
-        mig=read_mig(query, memory=memory, switches_at_once=architecture in _ARCHITECTURES and architecture >= _HOPPER),
+        mig=read_mig(query, memory=memory, switches_at_once=_switches_at_once(architecture)),
     )
+
+
+def mig_of(query: GpuQuery) -> MigState | None:
+    """Return one GPU's MIG state and nothing else; None where it has no MIG.
+
+    :raises pynvml.NVMLError: a query failed for real.
+    """
+    architecture = query.ask_or(0, "nvmlDeviceGetArchitecture")
+    return read_mig(query, memory=_memory(query), switches_at_once=_switches_at_once(architecture))
+
+
+def _switches_at_once(architecture: int) -> bool:
+    return architecture in _ARCHITECTURES and architecture >= _HOPPER
 
 
 def _memory(query: GpuQuery) -> int | None:

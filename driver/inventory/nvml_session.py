@@ -71,11 +71,14 @@ class NvmlSession:
     def use(self, job: Callable[[Any], Any]) -> Any:
         """Call `job(pynvml)`; its NVMLErrors pass through.
 
-        :raises InventoryError: NVML can't be opened.
+        :raises InventoryError: NVML can't be opened, or the job says that it ended: it is closed then, to begin anew.
         """
         library = self._opened(self._root.library())
         try:
             return job(library.api)
+        except InventoryError:
+            self.close()
+            raise
         except library.api.NVMLError as exc:
             if ends_session(library.api, exc):
                 self.close()

@@ -98,6 +98,11 @@ class FakeNvml:
         assert old in config
         self.write(config.replace(old, new))
 
+    def share(self) -> FakeNvml:
+        """Let all processes see one state of MIG, which outlives each of them (see lib/shared.c)."""
+        Path(f"{self.library}.state").touch()
+        return self
+
     def control(self, *lines: str) -> None:
         """Let exactly these faults apply from now on (see lib/control.c)."""
         file = Path(f"{self.library}.control")

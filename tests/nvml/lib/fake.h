@@ -104,6 +104,15 @@ struct gi *add_gi(struct gpu *gpu, struct profile *profile, struct placement pla
 struct ci *add_ci(struct gi *gi, u32 id, u32 start, u32 slices, const char *uuid);
 struct profile *profile_by(struct gpu *gpu, u32 number, int by_id);
 
+/* shared.c: MIG as several processes see it, if there is a file for it; else it belongs to this process */
+struct change { int file; };
+void refresh(void);
+struct change begin_change(void);
+void end_change(struct change *change);
+
+/* Until the function returns, no other process changes anything. */
+#define CHANGE __attribute__((cleanup(end_change))) struct change change_ = begin_change()
+
 /* control.c: faults that tests switch on while the library runs */
 nvmlReturn_t fault(const char *function, int gpu);
 void alias(int gpu, char *uuid);

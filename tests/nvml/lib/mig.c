@@ -26,16 +26,19 @@ static const u32 CI_SLICES[] = {1, 2, 3, 4, 7, 8, 6};
 enum { CI_PROFILES = sizeof CI_SLICES / sizeof *CI_SLICES };
 
 #define BEGIN_GI(handle)                                                     \
+    refresh();                                                               \
     struct gi *gi = handle;                                                  \
     if (!gi || gi->kind != KIND_GI || !gi->used) return INVALID_ARGUMENT;    \
     BEGIN(gi->gpu->index)
 
 #define BEGIN_CI(handle)                                                     \
+    refresh();                                                               \
     struct ci *ci = handle;                                                  \
     if (!ci || ci->kind != KIND_CI || !ci->used) return INVALID_ARGUMENT;    \
     BEGIN(ci->gi->gpu->index)
 
 #define BEGIN_MIG(handle)                                                    \
+    refresh();                                                               \
     BEGIN_GPU(handle);                                                       \
     if (!gpu->mig) return NOT_SUPPORTED
 
@@ -54,16 +57,21 @@ API nvmlReturn_t nvmlDeviceGetMigMode(void *handle, u32 *current, u32 *pending)
     return SUCCESS;
 }
 
-/* Before Hopper the mode waits for a reset; the call itself succeeds, and `activation` tells. */
+/*
+ * Before Hopper the mode waits for a reset; the call itself succeeds, and `activation` tells. The activation can fail,
+ * too: a fault of the function name `activation`.
+ */
 API nvmlReturn_t nvmlDeviceSetMigMode(void *handle, u32 mode, nvmlReturn_t *activation)
 {
+    CHANGE;
     BEGIN_MIG(handle);
     if (mode > 1) return INVALID_ARGUMENT;
     if (!mode && gpu_is_cut(gpu)) return IN_USE;
     gpu->mig_pending = mode;
     *activation = SUCCESS;
-    if (mode != gpu->mig_mode && !gpu->mig_at_once) *activation = RESET_REQUIRED;
-    else gpu->mig_mode = mode;
+    if (mode == gpu->mig_mode) return SUCCESS;
+    *activation = gpu->mig_at_once ? fault("activation", gpu->index) : RESET_REQUIRED;
+    if (*activation == SUCCESS) gpu->mig_mode = mode;
     return SUCCESS;
 }
 
@@ -144,12 +152,28 @@ static u32 new_gi_id(struct gpu *gpu, struct placement place)
     return id;
 }
 
+/* Are there engines for one more, though memory slices are free? A30: one `+me`, be it 1g or 2g. */
+static int has_engines(struct gpu *gpu, struct profile *wanted)
+{
+    u32 slices = wanted->slices, copy = wanted->copy, decoders = wanted->decoders, jpeg = wanted->jpeg, ofa = wanted->ofa;
+    struct profile *whole = wanted;
+    for (u32 i = 0; i < gpu->profiles; i++)
+        if (gpu->profile[i].placement[0].size > whole->placement[0].size) whole = &gpu->profile[i];
+    for (int i = 0; i < MAX_INSTANCES; i++) {
+        struct profile *p = gpu->gi[i].profile;
+        if (!gpu->gi[i].used) continue;
+        slices += p->slices, copy += p->copy, decoders += p->decoders, jpeg += p->jpeg, ofa += p->ofa;
+    }
+    return slices <= whole->slices && copy <= whole->copy && decoders <= whole->decoders && jpeg <= whole->jpeg
+           && ofa <= whole->ofa;
+}
+
 static nvmlReturn_t create_gi(struct gpu *gpu, u32 id, const struct placement *wanted, void **out)
 {
     struct profile *p = profile_by(gpu, id, 1);
     if (!gpu->mig_mode) return NOT_SUPPORTED;
     if (!p) return INVALID_ARGUMENT;
-    if (!remaining(gpu, p)) return INSUFFICIENT_RESOURCES;
+    if (!remaining(gpu, p) || !has_engines(gpu, p)) return INSUFFICIENT_RESOURCES;
     nvmlReturn_t result = wanted ? INVALID_ARGUMENT : INSUFFICIENT_RESOURCES;
     for (u32 i = 0; i < p->placements; i++) {
         struct placement place = p->placement[i];
@@ -162,12 +186,14 @@ static nvmlReturn_t create_gi(struct gpu *gpu, u32 id, const struct placement *w
 
 API nvmlReturn_t nvmlDeviceCreateGpuInstance(void *handle, u32 id, void **out)
 {
+    CHANGE;
     BEGIN_MIG(handle);
     return create_gi(gpu, id, NULL, out);
 }
 
 API nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(void *handle, u32 id, const struct placement *at, void **out)
 {
+    CHANGE;
     BEGIN_MIG(handle);
     return at ? create_gi(gpu, id, at, out) : INVALID_ARGUMENT;
 }
@@ -199,6 +225,7 @@ API nvmlReturn_t nvmlGpuInstanceGetInfo(void *handle, gi_info *info)
 
 API nvmlReturn_t nvmlGpuInstanceDestroy(void *handle)
 {
+    CHANGE;
     BEGIN_GI(handle);
     for (int i = 0; i < MAX_INSTANCES; i++)
         if (gi->gpu->ci[i].used && gi->gpu->ci[i].gi == gi) return IN_USE;
@@ -255,6 +282,7 @@ static void new_uuid(char *uuid, size_t size)
 
 API nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(void *handle, u32 id, void **out)
 {
+    CHANGE;
     BEGIN_GI(handle);
     if (id >= CI_PROFILES || CI_SLICES[id] > gi->profile->slices) return INVALID_ARGUMENT;
     int start = free_slices(gi, CI_SLICES[id]);
@@ -297,6 +325,7 @@ API nvmlReturn_t nvmlComputeInstanceGetInfo_v2(void *handle, ci_info *info)
 
 API nvmlReturn_t nvmlComputeInstanceDestroy(void *handle)
 {
+    CHANGE;
     BEGIN_CI(handle);
     ci->used = 0;
     return SUCCESS;
@@ -304,6 +333,7 @@ API nvmlReturn_t nvmlComputeInstanceDestroy(void *handle)
 
 API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(void *handle, u32 *count)
 {
+    refresh();
     BEGIN_GPU(handle);
     *count = 0;
     for (u32 i = 0; i < gpu->profiles; i++)
@@ -324,6 +354,7 @@ API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(void *handle, u32 index, vo
 API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(void *handle, u32 *answer)
 {
     struct ci *ci = handle;
+    refresh();
     BEGIN(NO_GPU);
     *answer = ci && ci->kind == KIND_CI;
     return SUCCESS;
