@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from pathlib import Path
 
 DEFAULT_TIME_SLICE: Final = 0
 """The level a GPU has after a reboot: what to restore where the earlier one could not be told."""
@@ -186,18 +185,4 @@ class MpsControl(Protocol):
 
     async def aclose(self) -> None:
         """Stop watching. The daemons live on."""
-        ...
-
-
-class ToolRoot(Protocol):
-    """Where the driver's tools are; `driver.inventory.driver_root.DriverRoot` is one."""
-
-    path: Path
-
-    def binary(self, name: str) -> Path | None:
-        """Find a program, as a path of this process."""
-        ...
-
-    def library_directory(self) -> Path | None:
-        """Find the directory with the driver's libraries, as a path of this process."""
         ...

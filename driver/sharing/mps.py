@@ -1,0 +1,295 @@
+"""MPS: one control daemon per claim, started here as a child process and watched; a `MpsControl`.
+
+The daemon (`nvidia-cuda-mps-control -f`) runs in a session and a mount namespace of its own: its /dev/shm is a
+directory that only its clients get. It starts an MPS server when the first client comes, and another for another user
+unless it serves all users at once (`multi_user`): then clients of all users run as the server's.
+
+What MPS isolates: each client has its own GPU address space (Volta and later). What it does not: a fatal fault of one
+client ends all clients on that GPU; limits hold for each process (see `driver.sharing.limits`), cache and bandwidth are
+shared by all; whoever is in a container with the pipe directory can become a client. For hard walls there is MIG.
+
+The daemon lives on when the agent ends, and is found again by `adopt`. In a container that takes more: the runtime
+kills what is left in the container's control group and pid namespace, so the pod needs `hostPID`, and `cgroup` the
+`cgroup.procs` file of a group outside. Else the daemon ends with its agent's container, and so do its clients' CUDA
+contexts; the next agent's `adopt` is false, and `start` makes a new daemon in the same directories.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import signal
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from driver.errors import DriverError, GpuToolError, StorageError
+from driver.sharing.base import client_edits
+from driver.sharing.daemon_files import DaemonRoot
+from driver.sharing.mps_client import MpsClient
+from driver.sharing.mps_ready import configure_when_ready
+from driver.sharing.process import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from driver.sharing.base import ClientEdits, MpsSpec, OnDeath
+    from driver.sharing.daemon_files import DaemonFiles
+    from driver.sharing.tools import Tools
+
+log = logging.getLogger(__name__)
+
+_QUIT, _TERM, _KILL = 3.0, 1.0, 3.0  # seconds that each way to end a daemon is given
+_SHM = "/dev/shm"  # noqa: S108
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpsOptions:
+    """How daemons are run: where, seconds until they must answer, the `cgroup.procs` file of their group if any.
+
+    Without `private_shm` they share the host's /dev/shm, with each other and with all that use it: for tests without
+    root's rights.
+    """
+
+    root: Path
+    shm_root: Path
+    boot_id: str
+    ready_timeout: float = 10.0
+    cgroup: Path | None = None
+    private_shm: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class _Daemon:
+    process: Process
+    tag: str
+    stopping: bool = False
+
+
+class MpsDaemons:
+    """Starts, adopts, watches and stops control daemons. What it does to one daemon, it does one after another."""
+
+    def __init__(self, tools: Tools, options: MpsOptions) -> None:
+        self.on_death: OnDeath | None = None
+        self._tools = tools
+        self._options = options
+        self._files = DaemonRoot(options.root, options.shm_root)
+        self._daemons: dict[str, _Daemon] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # each as long as it is used
+
+    async def start(self, daemon_id: str, spec: MpsSpec) -> None:
+        """Have a daemon with these limits that answers, as `MpsControl.start`."""
+        files = self._files.files(daemon_id)
+        async with self._lock(daemon_id):
+            if self._has(daemon_id, spec) or await self._adopt(daemon_id, files, spec):
+                return
+            fresh = not files.exist()
+            if not fresh:
+                await self._end(daemon_id, files)
+            try:
+                await self._launch(daemon_id, files, spec)
+            except BaseException:
+                if fresh:
+                    with suppress(StorageError):  # what is left is swept
+                        files.remove()
+                raise
+
+    async def stop(self, daemon_id: str) -> None:
+        """End a daemon and remove all that it had, as `MpsControl.stop`."""
+        files = self._files.files(daemon_id)
+        async with self._lock(daemon_id):
+            if daemon_id in self._daemons or files.exist():
+                await self._end(daemon_id, files)
+                files.remove()
+
+    async def adopt(self, daemon_id: str, spec: MpsSpec) -> bool:
+        """Take over an earlier agent's daemon, as `MpsControl.adopt`."""
+        files = self._files.files(daemon_id)
+        async with self._lock(daemon_id):
+            return self._has(daemon_id, spec) or await self._adopt(daemon_id, files, spec)
+
+    def running(self) -> frozenset[str]:
+        """Return the ids of the daemons that live, as `MpsControl.running`."""
+        return frozenset(self._daemons)
+
+    async def sweep(self, keep: Collection[str]) -> frozenset[str]:
+        """Stop what nobody owns, as `MpsControl.sweep`."""
+        stopped = set()
+        for daemon_id in sorted((self._files.ids() | self._daemons.keys()) - frozenset(keep)):
+            try:
+                await self.stop(daemon_id)
+                stopped.add(daemon_id)
+            except DriverError as exc:
+                log.warning("MPS control daemon %s of no claim can't be stopped: %s", daemon_id, exc)
+        return frozenset(stopped)
+
+    def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
+        """Return what the containers get, as `MpsControl.edits`."""
+        files = self._files.files(daemon_id)
+        return client_edits(str(files.pipe), str(files.shm) if self._options.private_shm else _SHM)
+
+    async def aclose(self) -> None:
+        """Stop watching; the daemons live on."""
+        for daemon in self._daemons.values():
+            daemon.stopping = True
+            daemon.process.close()
+        self._daemons.clear()
+
+    # --- starting ----------------------------------------------------------------------------------------------------
+
+    def _has(self, daemon_id: str, spec: MpsSpec) -> bool:
+        daemon = self._daemons.get(daemon_id)
+        return daemon is not None and daemon.tag == _tag(spec)
+
+    async def _launch(self, daemon_id: str, files: DaemonFiles, spec: MpsSpec) -> None:
+        client = MpsClient(daemon_id, files, self._tools)
+        tool = client.tool()
+        files.make()
+        argv = tool.argv(
+            "-f",
+            *(["-multiuser-server"] if spec.multi_user else []),
+            identity=str(files.identity),
+            tag=_tag(spec),
+            cgroup=str(self._options.cgroup or ""),
+            binds=[*client.binds(tool), *([(str(files.shm), _SHM)] if self._options.private_shm else [])],
+        )
+        env = {**tool.env, **client.env(tool), **files.env(), "CUDA_VISIBLE_DEVICES": ",".join(spec.devices)}
+        process = _spawn(client, files, argv, env)
+        try:
+            await configure_when_ready(client, files, process, spec, self._options.ready_timeout)
+        except BaseException:
+            process.kill_group()
+            await process.wait(_KILL)
+            raise
+        self._watch(daemon_id, files, process, spec)
+
+    def _watch(self, daemon_id: str, files: DaemonFiles, process: Process, spec: MpsSpec) -> None:
+        daemon = _Daemon(process=process, tag=_tag(spec))
+        self._daemons[daemon_id] = daemon
+        process.when_ended(lambda: self._on_end(daemon_id, files, daemon))
+
+    def _on_end(self, daemon_id: str, files: DaemonFiles, daemon: _Daemon) -> None:
+        if self._daemons.get(daemon_id) is daemon:
+            del self._daemons[daemon_id]
+        if daemon.stopping:
+            return
+        message = f"MPS control daemon {daemon_id} {daemon.process.ending()}: {files.last_words()}"
+        log.error("%s", message)
+        if self.on_death is not None:
+            self.on_death(daemon_id, message)
+
+    # --- adopting ----------------------------------------------------------------------------------------------------
+
+    async def _adopt(self, daemon_id: str, files: DaemonFiles, spec: MpsSpec) -> bool:
+        """Take over the daemon of the identity file, if it is this one and answers.
+
+        Its limits are set again: an agent that died between start and setting them had no client yet.
+        """
+        process = self._find(files, _tag(spec))
+        if process is None:
+            return False
+        try:
+            await process.unless_ended(MpsClient(daemon_id, files, self._tools).configure(spec))
+        except DriverError as exc:
+            log.warning("MPS control daemon %s was found, but is of no use: %s", daemon_id, exc)
+            process.close()
+            return False
+        except BaseException:
+            process.close()
+            raise
+        if process.alive:
+            self._watch(daemon_id, files, process, spec)
+        return process.alive
+
+    def _find(self, files: DaemonFiles, tag: str | None = None) -> Process | None:
+        """Return the running daemon of the identity file; with `tag`, only if it has these settings."""
+        owner = files.owner(self._options.boot_id)
+        if owner is None or tag not in (None, owner[1]):
+            return None
+        try:
+            process = Process(owner[0], child=False)
+        except ProcessLookupError:
+            return None
+        if files.owner(self._options.boot_id) == owner:  # still that process, now that it is held
+            return process
+        process.close()
+        return None
+
+    # --- ending ------------------------------------------------------------------------------------------------------
+
+    async def _end(self, daemon_id: str, files: DaemonFiles) -> None:
+        """End all processes of a daemon: by asking, by SIGTERM, by SIGKILL."""
+        daemon = self._daemons.get(daemon_id)
+        if daemon is not None:
+            daemon.stopping = True
+        process = daemon.process if daemon is not None else self._find(files)
+        try:
+            if process is not None:
+                await self._ask_to_end(daemon_id, files, process)
+        finally:
+            if daemon is None and process is not None:
+                process.close()
+        await _kill_all(daemon_id, files)
+        if daemon is not None:
+            await daemon.process.wait(_KILL)  # so that it is reaped
+            self._daemons.pop(daemon_id, None)
+
+    async def _ask_to_end(self, daemon_id: str, files: DaemonFiles, process: Process) -> None:
+        with suppress(DriverError):
+            await process.unless_ended(MpsClient(daemon_id, files, self._tools).ask("quit", limit=_QUIT))
+            if await process.wait(_QUIT):
+                return
+        if process.alive:
+            log.warning("MPS control daemon %s did not quit, it is sent SIGTERM", daemon_id)
+            process.signal(signal.SIGTERM)
+            await process.wait(_TERM)
+
+    def _lock(self, daemon_id: str) -> asyncio.Lock:
+        return self._locks.setdefault(daemon_id, asyncio.Lock())
+
+
+async def _kill_all(daemon_id: str, files: DaemonFiles) -> None:
+    """Kill whatever is left of a daemon: itself, if it did not end, and MPS servers that outlived it."""
+    until = asyncio.get_running_loop().time() + _KILL
+    while pids := await asyncio.to_thread(files.processes):
+        if asyncio.get_running_loop().time() > until:
+            raise GpuToolError(f"MPS control daemon {daemon_id}: can't be killed: {', '.join(map(str, pids))}")
+        for process in _held(files, pids):
+            process.signal(signal.SIGKILL)
+            await process.wait(_KILL)
+            process.close()
+
+
+def _held(files: DaemonFiles, pids: list[int]) -> list[Process]:
+    """Return those of the processes that are still the daemon's, held so that their numbers can't become another's."""
+    held = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            held.append(Process(pid, child=False))
+    ours = [process for process in held if files.owns(process.pid)]
+    for process in held:
+        if process not in ours:
+            process.close()
+    return ours
+
+
+def _spawn(client: MpsClient, files: DaemonFiles, argv: list[str], env: dict[str, str]) -> Process:
+    with ExitStack() as stack:
+        try:
+            source = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            stack.callback(os.close, source)
+            output = os.open(files.log / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            stack.callback(os.close, output)
+            return Process.spawn(argv, env, stdin=source, output=output)
+        except OSError as exc:
+            raise GpuToolError(f"{client.name}: cannot run {argv[0]}: {exc.strerror}") from exc
+
+
+def _tag(spec: MpsSpec) -> str:
+    """Tell one daemon's settings from another's."""
+    return hashlib.sha256(json.dumps(spec.encode(), sort_keys=True).encode()).hexdigest()[:16]

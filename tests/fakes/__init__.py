@@ -1,0 +1,1 @@
+"""Programs that stand in for the driver's own, and what installs them."""
