@@ -1,0 +1,59 @@
+"""Notice of changes to a file or directory that people edit: in place, by renaming, or as a mounted ConfigMap.
+
+Its directory is watched, as the file itself may not exist, or be replaced. Where nothing can be watched, it is looked
+at now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from asyncinotify import Inotify
+
+log = logging.getLogger(__name__)
+
+_QUIET = 0.05  # seconds without a further event: an editor writes, renames and touches
+_POLL = 10.0  # seconds
+
+
+async def changes(path: Path) -> AsyncIterator[None]:
+    """Yield once at the start, and after each change to `path` or what is in it, until closed."""
+    from asyncinotify import Inotify
+
+    while True:
+        try:
+            with Inotify() as inotify:
+                _watch(inotify, path)
+                yield
+                async for _ in inotify:
+                    await _until_quiet(inotify)
+                    break  # watch afresh: directories may be others now
+        except OSError as exc:
+            log.warning("cannot watch %s (%s): looking every %g s", path, exc, _POLL)
+            yield
+            await asyncio.sleep(_POLL)
+
+
+def _watch(inotify: Inotify, path: Path) -> None:
+    from asyncinotify import Mask
+
+    mask = Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.CLOSE_WRITE | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONLYDIR
+    nearest = next(directory for directory in path.parents if directory.is_dir())
+    inotify.add_watch(nearest, mask)
+    if path.is_dir():
+        inotify.add_watch(path, mask)
+
+
+async def _until_quiet(inotify: Inotify) -> None:
+    while True:
+        try:
+            async with asyncio.timeout(_QUIET):
+                await inotify.get()
+        except TimeoutError:
+            return

@@ -1,0 +1,1 @@
+"""The legacy device-plugin API, v1beta1: one service per extended resource, registered with the kubelet."""

@@ -1,0 +1,289 @@
+"""All extended resources of a node: which there are, from Snapshot and config, and the life of each one's service.
+
+A resource that has nothing to offer any more stays registered with an empty list, so that the kubelet counts none,
+rather than the last ones for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from driver.cdi.static import StaticSpec, qualified
+from driver.deviceplugin.links import Links
+from driver.deviceplugin.prefer import Preference
+from driver.deviceplugin.resources import SEPARATOR, Offer, Resource, offer
+from driver.errors import DriverError, ServeError
+from driver.kubelet.calls import CallInterceptor, CallObserver
+from driver.kubelet.device_plugin.registrar import Registrar
+from driver.kubelet.device_plugin.service import Observer, ResourceService, State
+from driver.kubelet.server import UnixServer
+from driver.kubelet.sockets import Peer, probe
+from driver.model import names
+from driver.model.device import FullGpu, MigDevice
+from driver.model.ownership import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from driver.config.device_plugin import PluginConfig
+    from driver.model.device import Device
+    from driver.model.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+_AGAIN = 10.0  # seconds between tries to serve a socket that can't be served now
+_FILES_AGAIN = 5.0  # seconds between tries to write the CDI file
+
+
+class PluginObserver(CallObserver, Observer, Protocol):
+    """Who counts what happens here."""
+
+    def resource_registered(self, resource: str, registered: bool) -> None:
+        """Note whether the kubelet knows a resource."""
+        ...
+
+    def resource_offered(self, resource: str, *, healthy: int, unhealthy: int) -> None:
+        """Note how many devices a resource has."""
+        ...
+
+
+class Teller(Protocol):
+    """Who tells people (kube.events)."""
+
+    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """Tell that something happened."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginPaths:
+    """The kubelet's directory of device plugins, and the pod UID that makes this instance's names its own."""
+
+    directory: Path
+    pod_uid: str = ""
+
+    def socket(self, endpoint: str) -> Path:
+        """Return a resource's socket.
+
+        :raises ServeError: its path is too long for a socket.
+        """
+        own = f"-{hashlib.sha256(self.pod_uid.encode()).hexdigest()[:8]}" if self.pod_uid else ""
+        path = self.directory / f"{endpoint}{own}.sock"
+        if len(bytes(path)) > names.UNIX_PATH_MAX:
+            raise ServeError(f"socket path {path} is longer than {names.UNIX_PATH_MAX} bytes: use a shorter name")
+        return path
+
+    def plain_socket(self, endpoint: str) -> Path:
+        """Return where NVIDIA's device plugin, or an instance without a pod UID, serves that resource."""
+        return self.directory / f"{endpoint}.sock"
+
+
+class DevicePlugins:
+    """Serves what `publish` and `configure` say. Both only note it; `run` does the work."""
+
+    def __init__(
+        self, paths: PluginPaths, files: StaticSpec, observer: PluginObserver, tell: Teller, config: PluginConfig
+    ) -> None:
+        self._paths = paths
+        self._files = files
+        self._observer = observer
+        self._tell = tell
+        self._config = config
+        self._snapshot: Snapshot | None = None
+        self._wanted = asyncio.Event()
+        self._served: dict[str, _Served] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._told: set[str] = set()
+        self._has_file = False
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Offer what this Snapshot has."""
+        self._snapshot = snapshot
+        self._wanted.set()
+
+    def configure(self, config: PluginConfig) -> None:
+        """Offer it as this config says."""
+        self._config = config
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                if self._snapshot is not None:
+                    await self._apply(self._snapshot, self._config)
+
+    async def stop(self, grace: float) -> None:
+        """Leave the kubelet: it sees the lists end."""
+        await asyncio.gather(*(one.server.stop(grace) for one in self._served.values()))
+
+    def missing(self) -> str:
+        """Return what is missing for this to be of use to the kubelet, or nothing."""
+        return "; ".join(f"{name}: {one.missing()}" for name, one in sorted(self._served.items()) if one.missing())
+
+    async def _apply(self, snapshot: Snapshot, config: PluginConfig) -> None:
+        found = offer(snapshot, config)
+        self._remark(found)
+        listed = {device.uuid for resource in found.resources.values() for device in resource.devices}
+        known = listed <= self._files.devices.keys()
+        if known:  # health must not wait for files
+            self._offer(snapshot, config, found)
+        await self._keep_files(snapshot)
+        if not known:
+            self._offer(snapshot, config, found)
+
+    def _offer(self, snapshot: Snapshot, config: PluginConfig, found: Offer) -> None:
+        links = Links(snapshot.gpus)
+        gone = {name: Resource(name=name) for name in self._served if name not in found.resources}
+        for name, resource in {**found.resources, **gone}.items():
+            state = State(
+                resource=resource,
+                config=config,
+                preference=Preference(resource.devices, links, config.flags.policy),
+                why_not=lambda one: _why_not(one, snapshot),
+            )
+            unhealthy = sum(bool(one.unhealthy) for one in resource.devices)
+            self._observer.resource_offered(name, healthy=len(resource.devices) - unhealthy, unhealthy=unhealthy)
+            if name in self._served:
+                self._served[name].service.update(state)
+            elif self._tasks is not None:
+                self._start(name, state)
+
+    def _start(self, name: str, state: State) -> None:
+        try:
+            served = _Served(self._paths, state, self._files, self._observer, self._tell)
+        except ServeError as exc:
+            self._say("DevicePluginNotServed", f"{name}: {exc}")
+            return
+        self._served[name] = served
+        if self._tasks is not None:
+            self._tasks.create_task(served.run(), name=f"device plugin {name}")
+
+    async def _keep_files(self, snapshot: Snapshot) -> None:
+        """Keep the CDI file current; on a thread, as it looks through the driver's files."""
+        devices = dict(_devices(snapshot))
+        try:
+            if devices:
+                await asyncio.to_thread(self._files.refresh, devices)
+                self._has_file = True
+            elif self._has_file:
+                self._files.remove()
+                self._has_file = False
+        except DriverError as exc:
+            self._say("DevicePluginCDI", str(exc))
+            asyncio.get_running_loop().call_later(_FILES_AGAIN, self._wanted.set)
+
+    def _remark(self, found: Offer) -> None:
+        for problem in found.problems:
+            if problem not in self._told:
+                self._say("DevicePluginProblem", problem)
+        self._told = set(found.problems)
+
+    def _say(self, reason: str, message: str) -> None:
+        log.warning("%s: %s", reason, message)
+        self._tell.emit(reason, message, warning=True)
+
+
+class _Served:
+    """One resource: its service, its socket, its registration."""
+
+    def __init__(
+        self, paths: PluginPaths, state: State, files: StaticSpec, observer: PluginObserver, tell: Teller
+    ) -> None:
+        self.name = state.resource.name
+        self._endpoint = state.resource.endpoint
+        self._paths = paths
+        self._observer = observer
+        self._tell = tell
+        self._error = ""
+        self.service = ResourceService(state, files, observer, qualified)
+        self.server = UnixServer(
+            paths.socket(self._endpoint),
+            self.service.add_to,
+            interceptors=(CallInterceptor(observer),),
+            take_over=bool(paths.pod_uid),
+        )
+        self.registrar = Registrar(
+            self.server.path,
+            self.name,
+            serving=self.server.serving,
+            listeners=self.service.listeners,
+            told=self._registered,
+        )
+
+    async def run(self) -> None:
+        """Serve and register until cancelled; what stands in the way is told, and looked at again."""
+        while True:
+            try:
+                self._refuse_peer()
+                self._error = ""
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self.server.run())
+                    tasks.create_task(self.registrar.run())
+            except (ServeError, ExceptionGroup) as exc:
+                self._failed(exc)
+            await asyncio.sleep(_AGAIN)
+
+    def missing(self) -> str:
+        """Return what is missing, or nothing."""
+        return self._error or self.registrar.error
+
+    def _refuse_peer(self) -> None:
+        """Never offer a resource that another device plugin offers on this node (K6)."""
+        plain = self._paths.plain_socket(self._endpoint)
+        if plain != self.server.path and probe(plain) is Peer.LIVE:
+            raise ServeError(f"another device plugin serves {plain}: stop it first")
+
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, ExceptionGroup):
+            served, other = error.split(ServeError)
+            if other is not None:
+                raise other
+            error = served.exceptions[0] if served is not None else error
+        if str(error) != self._error:
+            self._error = str(error)
+            log.warning("%s can't be served: %s", self.name, error)
+            self._tell.emit("DevicePluginNotServed", f"{self.name}: {error}", warning=True)
+
+    def _registered(self, error: str) -> None:
+        self._observer.resource_registered(self.name, not error)
+        if error:
+            log.warning("%s is not registered: %s", self.name, error)
+            self._tell.emit("DevicePluginNotRegistered", f"{self.name}: {error}", warning=True)
+
+
+def _devices(snapshot: Snapshot) -> Iterable[tuple[str, Device]]:
+    """Return what containers may have by the device-plugin API, draining GPUs included: pods restart containers."""
+    for gpu in snapshot.gpus:
+        if gpu.uuid not in snapshot.ownership:
+            continue
+        yield gpu.uuid, FullGpu(gpu=gpu)
+        for instance in gpu.mig.instances if gpu.mig is not None else ():
+            yield instance.uuid, MigDevice(gpu=gpu, instance=instance)
+
+
+def _why_not(one: str, snapshot: Snapshot) -> str:
+    """Say why the id is not offered."""
+    uuid = one.partition(SEPARATOR)[0]
+    holders: Mapping[str, str] = {found: device.gpu.uuid for found, device in _everything(snapshot)}
+    if uuid not in holders:
+        return "is not on this node (any more)"
+    ownership = snapshot.ownership_of(holders[uuid])
+    if not ownership.offers(Owner.DEVICE_PLUGIN):
+        return f"is not offered through the device-plugin API: its GPU's owner is {ownership.owner}"
+    return "is not offered as this resource"
+
+
+def _everything(snapshot: Snapshot) -> Iterable[tuple[str, Device]]:
+    for gpu in snapshot.gpus:
+        yield gpu.uuid, FullGpu(gpu=gpu)
+        for instance in gpu.mig.instances if gpu.mig is not None else ():
+            yield instance.uuid, MigDevice(gpu=gpu, instance=instance)
