@@ -54,6 +54,7 @@ FAILED, MISCONFIGURED = 1, 2
 
 _FIRST_RECONCILE, _LONGEST_RECONCILE = 60.0, 600.0  # seconds between looks for records whose claims are gone
 _REGISTRATION_WAIT = 3.0  # seconds that slices wait for the kubelet's registration
+_SETTLE_AGAIN = 10.0  # seconds until what could not be undone is tried again
 _LAST_STEPS = 0.4  # seconds for closing connections
 
 
@@ -80,7 +81,7 @@ class Agent:
             state=self._claim_state(),
             claims=api,
             used_claims=self._used_claims,
-            runner=EffectRunner(),
+            runner=EffectRunner(partitions=self._inventory, changed=self._monitor.refresh),
             locks=GpuLocks(settings.state / "gpus"),
         )
         self._plugin = KubeletPlugin(
@@ -162,6 +163,16 @@ class Agent:
             tasks.create_task(self._plugin.run(), name="kubelet")
             tasks.create_task(self._keep_cdi(), name="cdi")
             tasks.create_task(self._reconcile(), name="reconcile")
+            tasks.create_task(self._settle(), name="settle")
+
+    async def _settle(self) -> None:
+        """Once the GPUs answer, finish what an earlier life of the agent left: half-done claims, MPS daemons."""
+        await self._monitor.ready.wait()
+        while True:
+            if await _told(self._engine.settle(), "undoing what a crash interrupted"):
+                break
+            await asyncio.sleep(_SETTLE_AGAIN)
+        await _told(self._engine.resume(), "taking over MPS daemons")
 
     async def _keep_cdi(self) -> None:
         """Rebuild what a reboot or another driver version has made stale (C1)."""
@@ -295,14 +306,17 @@ async def _within(step: Awaitable[None], seconds: float) -> None:
             log.warning("while stopping: %s", exc)
 
 
-async def _told(step: Awaitable[object], what: str) -> None:
-    """Do a step of upkeep: its failure, even a bug, must not cost the serving of claims."""
+async def _told(step: Awaitable[object], what: str) -> bool:
+    """Do a step of upkeep; say whether it worked. Its failure, even a bug, must not cost the serving of claims."""
     try:
         await step
     except DriverError as exc:
         log.warning("%s failed: %s", what, exc)
     except Exception:
         log.exception("%s failed", what)
+    else:
+        return True
+    return False
 
 
 def _client(settings: Settings) -> KubeClient:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from driver.claims.record import Record, RecordedDevice
     from driver.model.snapshot import Snapshot
+    from driver.sharing.base import ClientEdits
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class ClaimCdi:
         files: CdiFiles,
         edits: Edits,
         snapshot: Callable[[], Snapshot],
-        daemon_edits: Callable[[MpsDaemon], cdi.ContainerEdits] | None = None,
+        daemon_edits: Callable[[MpsDaemon], ClientEdits] | None = None,
     ) -> None:
         self.files = files
         self._edits = edits
@@ -97,7 +98,7 @@ class ClaimCdi:
 
     def _daemons(self, record: Record) -> list[cdi.ContainerEdits]:
         daemons = [effect for effect in record.effects if isinstance(effect, MpsDaemon)]
-        return [self._daemon_edits(daemon) for daemon in daemons] if self._daemon_edits is not None else []
+        return [_as_cdi(self._daemon_edits(daemon)) for daemon in daemons] if self._daemon_edits is not None else []
 
 
 def _device_of(recorded: RecordedDevice, record: Record, snapshot: Snapshot) -> Device:
@@ -121,6 +122,14 @@ def _instance(device: MigPartition, made: Partition) -> MigInstance:
         placement=device.placement,
         compute_slices=device.profile.compute_slices,
     )
+
+
+def _as_cdi(edits: ClientEdits) -> cdi.ContainerEdits:
+    mounts = tuple(
+        cdi.Mount(host_path=one.host_path, container_path=one.container_path, options=one.options)
+        for one in edits.mounts
+    )
+    return cdi.ContainerEdits(env=edits.env, mounts=mounts)
 
 
 def _limits(recorded: RecordedDevice, device: Device, record: Record) -> cdi.ContainerEdits:

@@ -6,53 +6,40 @@ Undoing is safe whether the effect was done, half done or not done at all: it br
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, assert_never
+from types import MappingProxyType
+from typing import TYPE_CHECKING, assert_never
 
 from driver.claims.effect import ComputeMode, Effect, Key, MigMode, MpsDaemon, Partition, TimeSlice
 from driver.errors import ClaimRefusedError, DeviceNotReadyError, MigError
+from driver.sharing.base import DEFAULT_TIME_SLICE, MpsSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from driver.inventory.base import Partitioner
-
-
-class TimeSlices(Protocol):
-    """Reads and sets a GPU's time slice (`driver.sharing`)."""
-
-    async def get(self, gpu_uuid: str) -> int | None: ...  # noqa: D102
-    async def set(self, gpu_uuid: str, level: int) -> None: ...  # noqa: D102
-
-
-class ComputeModes(Protocol):
-    """Reads and sets a GPU's compute mode (`driver.sharing`)."""
-
-    async def get(self, gpu_uuid: str) -> str: ...  # noqa: D102
-    async def set(self, gpu_uuid: str, mode: str) -> None: ...  # noqa: D102
-
-
-class Daemons(Protocol):
-    """Runs MPS control daemons (`driver.sharing`)."""
-
-    async def start(self, daemon: MpsDaemon) -> None: ...  # noqa: D102
-    async def stop(self, daemon_id: str) -> None: ...  # noqa: D102
+    from driver.sharing.base import ClientEdits, ComputeModePolicy, MpsControl, TimeSlicePolicy
 
 
 class EffectRunner:
-    """Does what the parts that it was given can do; the rest is refused."""
+    """Does what the parts that it was given can do; the rest is refused.
+
+    `changed` is called when MIG changed, as the inventory does not tell of that by itself.
+    """
 
     def __init__(
         self,
         *,
         partitions: Partitioner | None = None,
-        slices: TimeSlices | None = None,
-        modes: ComputeModes | None = None,
-        daemons: Daemons | None = None,
+        slices: TimeSlicePolicy | None = None,
+        modes: ComputeModePolicy | None = None,
+        daemons: MpsControl | None = None,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._partitions = partitions
         self._slices = slices
         self._modes = modes
         self._daemons = daemons
+        self._changed = changed
 
     async def observe(self, effects: Iterable[Effect]) -> Mapping[Key, object]:
         """Return what is there now of the things that effects would change.
@@ -69,6 +56,7 @@ class EffectRunner:
         match effect:
             case MigMode():
                 await self._partitioner().set_mig_mode(effect.gpu, effect.enabled)
+                self._changed()
             case Partition():
                 return await self._make(effect)
             case ComputeMode():
@@ -77,7 +65,7 @@ class EffectRunner:
                 await self._time_slices().set(effect.gpu, effect.level)
             case MpsDaemon():
                 daemon = replace(effect, uuids=_uuids(effect, done))
-                await self._mps().start(daemon)
+                await self._mps().start(daemon.id, spec_of(daemon))
                 return daemon
             case _:
                 assert_never(effect)
@@ -94,6 +82,7 @@ class EffectRunner:
                     await self._restore_mig_mode(effect)
             case Partition():
                 await self._partitioner().destroy_mig(effect.gpu, effect.placement)
+                self._changed()
             case ComputeMode():
                 if effect.found is not None:
                     await self._compute_modes().set(effect.gpu, effect.found)
@@ -105,6 +94,24 @@ class EffectRunner:
             case _:
                 assert_never(effect)
 
+    async def adopt(self, daemons: Mapping[str, MpsDaemon]) -> tuple[str, ...]:
+        """After a start, take over the MPS daemons of prepared claims and stop all others; return those that are gone.
+
+        A daemon that is gone is not started again: its clients have lost their work, and must be told.
+        """
+        if self._daemons is None:
+            return ()
+        gone = [one.id for one in daemons.values() if not await self._daemons.adopt(one.id, spec_of(one))]
+        await self._daemons.sweep(daemons.keys())
+        return tuple(gone)
+
+    def client_edits(self, daemon: MpsDaemon) -> ClientEdits:
+        """Return what a container needs to reach a daemon.
+
+        :raises ClaimRefusedError: MPS is switched off.
+        """
+        return self._mps().edits(daemon.id, spec_of(daemon))
+
     async def _observe(self, effect: Effect) -> object:
         match effect:
             case MigMode():
@@ -115,7 +122,8 @@ class EffectRunner:
             case ComputeMode():
                 return await self._compute_modes().get(effect.gpu)
             case TimeSlice():
-                return await self._time_slices().get(effect.gpu)
+                level = await self._time_slices().get(effect.gpu)
+                return DEFAULT_TIME_SLICE if level is None else level
             case MpsDaemon():
                 self._mps()
                 return None
@@ -135,6 +143,7 @@ class EffectRunner:
 
     async def _make(self, effect: Partition) -> Partition:
         made = await self._partitioner().create_mig(effect.gpu, effect.profile_id, effect.placement)
+        self._changed()
         return replace(
             effect,
             uuid=made.uuid,
@@ -157,23 +166,37 @@ class EffectRunner:
             raise MigError("this driver was started without dynamic MIG")
         return self._partitions
 
-    def _compute_modes(self) -> ComputeModes:
+    def _compute_modes(self) -> ComputeModePolicy:
         if self._modes is None:
             raise ClaimRefusedError(_NO_SHARING)
         return self._modes
 
-    def _time_slices(self) -> TimeSlices:
+    def _time_slices(self) -> TimeSlicePolicy:
         if self._slices is None:
             raise ClaimRefusedError(_NO_SHARING)
         return self._slices
 
-    def _mps(self) -> Daemons:
+    def _mps(self) -> MpsControl:
         if self._daemons is None:
             raise ClaimRefusedError("MPS is switched off in this driver's settings; remove it from the parameters")
         return self._daemons
 
 
 _NO_SHARING = "sharing settings are switched off in this driver's settings; remove `sharing` from the parameters"
+
+
+def spec_of(daemon: MpsDaemon) -> MpsSpec:
+    """Return what the daemon is started with: a device's own limit, by UUID or by index, before the common one."""
+    own = daemon.memory_limit_by_device
+    limits = {
+        uuid: own.get(uuid) or own.get(str(index)) or daemon.memory_limit for index, uuid in enumerate(daemon.uuids)
+    }
+    return MpsSpec(
+        devices=daemon.uuids,
+        active_thread_percentage=daemon.active_thread_percentage,
+        memory_limits=MappingProxyType({uuid: limit for uuid, limit in limits.items() if limit is not None}),
+        multi_user=daemon.multi_user,
+    )
 
 
 def _uuids(daemon: MpsDaemon, done: Iterable[Effect]) -> tuple[str, ...]:

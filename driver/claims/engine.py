@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from driver.claims import allocation
 from driver.claims.effect import gpus_of
+from driver.claims.recording import daemons
 from driver.claims.state import (
     Abandon,
     Answer,
@@ -168,6 +169,13 @@ class ClaimEngine:
             log.warning("Undoing the preparation of claim %s, which a crash interrupted", record.claim)
             await self._release(Unprepare(claim=record.claim, only_if=record))
         return len(half_done)
+
+    async def resume(self) -> tuple[str, ...]:
+        """Take over the MPS daemons that prepared claims have; return the ids of those that died meanwhile.
+
+        :raises DriverError: it can't be told now; call again.
+        """
+        return await self._runner.adopt(daemons(await self.records()))
 
     async def aclose(self) -> None:
         """Finish what is under way and stop the thread."""

@@ -119,6 +119,7 @@ def _daemon(claim: ClaimRef, daemon: str, members: Sequence[tuple[PlannedDevice,
             "use separate claims, or one config without `requests`"
         )
     own = daemon == claim.uid
+    _check_limits(claim, settings, [planned for planned, _ in members])
     uuids = {planned.device.name: _uuid(planned.device) for planned, _ in members}
     yield MpsDaemon(
         id=daemon,
@@ -130,6 +131,17 @@ def _daemon(claim: ClaimRef, daemon: str, members: Sequence[tuple[PlannedDevice,
         memory_limit_by_device=settings.memory_limit_by_device if own else {},
         multi_user=settings.multi_user,
     )
+
+
+def _check_limits(claim: ClaimRef, settings: Mps, members: Sequence[PlannedDevice]) -> None:
+    """Refuse limits for devices that the claim has not got: they would be ignored in silence."""
+    known = {str(index) for index in range(len(members))} | {_uuid(planned.device) for planned in members}
+    for key in settings.memory_limit_by_device:
+        if key not in known:
+            raise ClaimRefusedError(
+                f"claim {claim}: defaultPerDevicePinnedMemoryLimit[{key}] is none of its {len(members)} devices: "
+                f"use an index from 0 to {len(members) - 1}, or the UUID of a device that exists before the claim"
+            )
 
 
 def _uuid(device: Device) -> str:

@@ -112,3 +112,7 @@ class Partitioner(Protocol):
         :raises DeviceNotReadyError: processes use it.
         """
         ...
+
+
+class NodeInventory(Inventory, Partitioner, Protocol):
+    """All that the agent needs of a node's GPUs."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from driver.inventory.base import Inventory
+    from driver.inventory.base import NodeInventory
     from driver.settings import Settings
 
 
-def make_inventory(settings: Settings, *, with_faults: bool = True) -> Inventory:
+def make_inventory(settings: Settings, *, with_faults: bool = True) -> NodeInventory:
     """Make the inventory that the settings ask for; nothing is read yet.
 
     :raises InvalidValueError: the fake GPUs can't be made; the message names the setting's source.

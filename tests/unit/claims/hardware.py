@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 from driver.errors import DriverError, MigError
 from driver.model.device import Gpu
 from driver.model.mig import MigInstance, MigState, Placement
+from driver.sharing.base import client_edits
 from tests.unit.claims.helpers import PROFILE
 
 if TYPE_CHECKING:
-    from driver.claims.effect import MpsDaemon
+    from collections.abc import Collection
+
+    from driver.sharing.base import ClientEdits, MpsSpec, OnDeath
 
 
 def dynamic_gpu(minor: int, *, enabled: bool = False, switches_at_once: bool = True) -> Gpu:
@@ -34,7 +37,7 @@ class Hardware:
         self.bare: dict[str, set[Placement]] = {}
         self.modes: dict[str, str] = {}
         self.slices: dict[str, int] = {}
-        self.daemons: dict[str, MpsDaemon] = {}
+        self.daemons: dict[str, MpsSpec] = {}
         self.log: list[str] = []
         self.fails: dict[str, int] = {}
         self._numbers = itertools.count(1)
@@ -134,12 +137,32 @@ class Modes:
 class Daemons:
     """MPS daemons of a `Hardware`."""
 
+    on_death: OnDeath | None = None
+
     def __init__(self, hardware: Hardware) -> None:
         self._hardware = hardware
 
-    async def start(self, daemon: MpsDaemon) -> None:
-        self._hardware._enter(f"start {daemon.id}")
-        self._hardware.daemons[daemon.id] = daemon
+    async def start(self, daemon_id: str, spec: MpsSpec) -> None:
+        self._hardware._enter(f"start {daemon_id}")
+        self._hardware.daemons[daemon_id] = spec
+
+    async def adopt(self, daemon_id: str, spec: MpsSpec) -> bool:
+        return self._hardware.daemons.get(daemon_id) == spec
+
+    async def sweep(self, keep: Collection[str]) -> frozenset[str]:
+        strays = self._hardware.daemons.keys() - set(keep)
+        for stray in strays:
+            await self.stop(stray)
+        return frozenset(strays)
+
+    def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
+        return client_edits(f"/mps/{daemon_id}/pipe", f"/mps/{daemon_id}/shm")
+
+    def running(self) -> frozenset[str]:
+        return frozenset(self._hardware.daemons)
+
+    async def aclose(self) -> None:
+        pass
 
     async def stop(self, daemon_id: str) -> None:
         self._hardware._enter(f"stop {daemon_id}")

@@ -268,7 +268,7 @@ async def test_M8_mps_has_a_daemon_and_leaves_the_compute_mode_as_it_was(bench: 
     bench.claims.add(claim(1, result("gpu-1"), result("gpu-2"), config=config(MPS)))
     assert isinstance(await bench.prepare(1), tuple)
     daemon = bench.hardware.daemons[uid(1)]
-    assert (daemon.uuids, daemon.active_thread_percentage) == (("GPU-1", "GPU-2"), 50)
+    assert (daemon.devices, daemon.active_thread_percentage) == (("GPU-1", "GPU-2"), 50)
     assert bench.hardware.modes == {"GPU-1": "EXCLUSIVE_PROCESS", "GPU-2": "EXCLUSIVE_PROCESS"}
     await bench.unprepare(1)
     assert bench.hardware.picture() == EMPTY
@@ -278,7 +278,7 @@ async def test_mps_on_a_made_partition_knows_its_new_uuid(bench: Bench) -> None:
     bench.claims.add(claim(1, result(part(0)), config=config(MPS, "MigDeviceConfig")))
     assert isinstance(await bench.prepare(1), tuple)
     made = bench.hardware.instances["GPU-0"][Placement(0, 1)]
-    assert bench.hardware.daemons[uid(1)].uuids == (made.uuid,)
+    assert bench.hardware.daemons[uid(1)].devices == (made.uuid,)
     assert bench.hardware.modes == {}
     await bench.unprepare(1)
     assert bench.hardware.picture() == EMPTY
@@ -353,6 +353,35 @@ async def test_a_share_is_told_its_memory_even_where_nothing_enforces_it(bench: 
     await bench.prepare(1)
     assert "GPU_DRA_MEMORY_LIMIT_1=20480M" in bench.cdi(1)
     assert "CUDA_MPS" not in bench.cdi(1)
+
+
+async def test_after_a_restart_daemons_are_taken_over_strays_stopped_and_dead_ones_told(bench: Bench) -> None:
+    bench.claims.add(claim(1, result("gpu-1"), config=config(MPS)))
+    bench.claims.add(claim(2, result("gpu-2"), config=config(MPS)))
+    await bench.prepare(1, 2)
+    bench.hardware.daemons["stray"] = bench.hardware.daemons[uid(1)]
+    del bench.hardware.daemons[uid(2)]
+    await bench.restart()
+    assert await bench.engine.resume() == (uid(2),)
+    assert list(bench.hardware.daemons) == [uid(1)]
+
+
+@pytest.mark.parametrize("key", ["1", "GPU-5f3c8a1e-0000-4000-8000-abcdef012345"])
+async def test_a_limit_for_a_device_that_the_claim_has_not_got_is_refused(bench: Bench, key: str) -> None:
+    sharing = {"strategy": "MPS", "mpsConfig": {"defaultPerDevicePinnedMemoryLimit": {key: "1Gi"}}}
+    bench.claims.add(claim(1, result("gpu-1"), config=config(sharing)))
+    answer = await bench.prepare(1)
+    assert isinstance(answer, ClaimRefusedError)
+    assert f"[{key}] is none of its 1 devices" in str(answer)
+
+
+async def test_limits_are_by_uuid_or_index_before_the_common_one(bench: Bench) -> None:
+    limits = {"defaultPinnedDeviceMemoryLimit": "1Gi", "defaultPerDevicePinnedMemoryLimit": {"1": "2Gi"}}
+    bench.claims.add(
+        claim(1, result("gpu-1"), result("gpu-2"), config=config({"strategy": "MPS", "mpsConfig": limits}))
+    )
+    await bench.prepare(1)
+    assert bench.hardware.daemons[uid(1)].memory_limits == {"GPU-1": 1 << 30, "GPU-2": 2 << 30}
 
 
 async def test_one_claim_with_two_settings_for_one_daemon_is_refused(bench: Bench) -> None:
