@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
-from driver.localcluster.apiserver import protobuf
+from driver.localcluster.apiserver import protobuf, yaml_json
 from driver.localcluster.apiserver.conversion import from_served, to_served
 from driver.localcluster.apiserver.errors import bad_request, unsupported_media_type
 from driver.localcluster.apiserver.schema import check
@@ -19,17 +17,6 @@ if TYPE_CHECKING:
 
 _JSON: Final = ("", "application/json", "*/*")
 _YAML: Final = ("application/yaml", "application/apply-patch+yaml")
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _DatesAsText(_Loader):  # type: ignore[misc] # which of the two loaders it is depends on the build of PyYAML
-    """YAML as JSON sees it: a date is a string."""
-
-
-_DatesAsText.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in _Loader.yaml_implicit_resolvers.items()
-}
 
 
 def to_json(value: Any) -> bytes:
@@ -64,15 +51,19 @@ def parse(raw: bytes, content_type: str, *, others: tuple[str, ...] = ()) -> Any
     if kind not in _JSON and kind not in others:
         raise unsupported_media_type(kind, ("application/json", "application/yaml", *others))
     try:
-        return json.loads(raw)
+        return json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
         raise bad_request(f"couldn't get version/kind; json parse error: {exc}") from exc
 
 
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"invalid character in {name}")
+
+
 def _parse_yaml(raw: bytes) -> Any:
     try:
-        return yaml.load(raw, Loader=_DatesAsText)  # noqa: S506 - derived from the safe loader
-    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        return yaml_json.load(raw)
+    except ValueError as exc:
         raise bad_request(f"error converting YAML to JSON: {exc}") from exc
 
 

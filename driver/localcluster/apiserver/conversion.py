@@ -42,7 +42,7 @@ def _devices_changed(obj: Object, change: Change) -> Object:
 def _flatten(request: Object) -> Object:
     if "exactly" not in request:
         return request
-    return {"name": request.get("name"), **(request["exactly"] or {})}
+    return {key: value for key, value in request.items() if key != "exactly"} | (request["exactly"] or {})
 
 
 def _nest(request: Object) -> Object:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from driver.localcluster.apiserver import answers
 from driver.localcluster.apiserver.audit import Call
-from driver.localcluster.apiserver.errors import StatusError, method_not_allowed
+from driver.localcluster.apiserver.errors import StatusError, bad_request, method_not_allowed
 from driver.localcluster.apiserver.faults import ConnectionDroppedError
 from driver.localcluster.apiserver.identity import ANONYMOUS, User
 
@@ -80,6 +80,8 @@ class Handler:
             return web.Response()
         except web.HTTPRequestEntityTooLarge:
             return answers.refusal(StatusError(413, "RequestEntityTooLarge", "the request's body is too large"))
+        except RecursionError:
+            return answers.refusal(bad_request("the request's body is nested too deeply"))
         except Exception:
             _LOG.exception("%s %s failed", request.method, request.path)
             self._audit.record(replace(call, code=500))

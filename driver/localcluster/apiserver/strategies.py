@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from driver.localcluster.apiserver import devices, workloads
 from driver.localcluster.apiserver.strategy import PLAIN, Strategy
+from driver.localcluster.apiserver.validation.events import event_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.resources import Resource
 
 _STRATEGIES: Final[Mapping[str, Strategy]] = {
+    "events": Strategy(validate=event_errors),
     "namespaces": workloads.NAMESPACE,
     "pods": workloads.POD,
     "deployments": workloads.DEPLOYMENT,

@@ -159,7 +159,7 @@ def _consumers(consumers: list[Object], *, allocated: bool) -> list[Cause]:
         path = f"status.reservedFor[{at}]"
         found += [required(f"{path}.{name}") for name in ("resource", "name", "uid") if not consumer.get(name)]
         if consumer.get("uid") in seen:
-            found.append(common.duplicate(f"{path}.uid", consumer["uid"]))
+            found.append(common.duplicate(f"{path}.uid", consumer.get("uid", "")))
         seen.add(consumer.get("uid"))
     return found
 

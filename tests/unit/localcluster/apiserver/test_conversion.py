@@ -89,8 +89,16 @@ async def test_one_object_in_three_versions(client):
 
 
 async def test_an_event_of_the_new_api_is_seen_in_the_old(client):
-    event = {"metadata": {"name": "e"}, "regarding": {"kind": "Pod", "name": "p"}, "note": "hello", "reason": "R",
-             "eventTime": "2026-01-01T00:00:00.000000Z"}  # fmt: skip
+    event = {
+        "metadata": {"name": "e"},
+        "regarding": {"kind": "Pod", "name": "p"},
+        "note": "hello",
+        "reason": "R",
+        "action": "A",
+        "reportingController": "c",
+        "reportingInstance": "i",
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+    }
     await client.ask("POST", "/apis/events.k8s.io/v1/namespaces/default/events", event)
     old = (await client.ask("GET", "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Dp")).body
     assert [(e["message"], e["involvedObject"]["kind"]) for e in old["items"]] == [("hello", "Pod")]
