@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from driver.claims.effect import ComputeMode, Effect, Key, MigMode, MpsDaemon, Partition, TimeSlice
 from driver.errors import ClaimRefusedError, DeviceNotReadyError, MigError
+from driver.inventory import mig_rules
 from driver.sharing.base import DEFAULT_TIME_SLICE, MpsSpec
 
 if TYPE_CHECKING:
@@ -133,13 +134,12 @@ class EffectRunner:
     async def _check_free(self, effect: Partition) -> None:
         """Refuse before anything is recorded: what is at the placement now is not ours to remove."""
         state = await self._partitioner().mig_state(effect.gpu)
-        taken = next((one for one in state.instances if one.placement.overlaps(effect.placement)), None)
-        if taken is not None:
-            raise DeviceNotReadyError(
-                f"device {effect.device} can't be made: MIG device {taken.uuid} ({taken.name}), which this driver did "
-                f"not make for a claim, is at slices {taken.placement.start} to {taken.placement.slices[-1]} of GPU "
-                f"{effect.gpu}; remove it (nvidia-smi mig -dci; -dgi)"
-            )
+        for other, what in mig_rules.taken(state):
+            if other.overlaps(effect.placement):
+                raise DeviceNotReadyError(
+                    f"device {effect.device} can't be made: {what}, which this driver did not make for a claim, is at "
+                    f"{other} of GPU {effect.gpu}; remove it (nvidia-smi mig -dci, then -dgi)"
+                )
 
     async def _make(self, effect: Partition) -> Partition:
         made = await self._partitioner().create_mig(effect.gpu, effect.profile_id, effect.placement)

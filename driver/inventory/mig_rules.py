@@ -23,7 +23,7 @@ def check_creation(gpu: str, state: MigState, profile_id: int, placement: Placem
     if placement not in profile.placements:
         offered = ", ".join(map(str, profile.placements))
         raise MigError(f"{gpu}: {profile.name} can't lie at {placement}; its placements (start:size) are {offered}")
-    for other, what in _taken(state):
+    for other, what in taken(state):
         if placement.overlaps(other):
             raise MigError(f"{gpu}: {profile.name} at {placement}: the placement is taken: {what} is at {other}")
     return profile
@@ -38,7 +38,7 @@ def check_mode(gpu: str, state: MigState, enabled: bool) -> bool:
         return False
     if not state.switches_at_once:
         raise needs_reset(gpu, enabled)
-    for other, what in _taken(state):
+    for other, what in taken(state):
         raise MigError(f"{gpu}: MIG mode can't be switched while there are MIG devices: {what} is at {other}")
     return True
 
@@ -57,7 +57,8 @@ def _offered(gpu: str, state: MigState, profile_id: int) -> MigProfile:
     raise MigError(f"{gpu}: there is no GPU instance profile {profile_id}; it offers {offered or 'none'}")
 
 
-def _taken(state: MigState) -> Iterator[tuple[Placement, str]]:
+def taken(state: MigState) -> Iterator[tuple[Placement, str]]:
+    """Yield the placements that are in use, each with what is there."""
     for instance in state.instances:
         yield instance.placement, f"MIG device {instance.name} ({instance.uuid})"
     for placement in state.bare:
