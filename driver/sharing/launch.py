@@ -8,7 +8,8 @@ keeps pid and start time of this process, so the note is there before the tool r
 Needs the standard library only: it has to start in milliseconds.
 """
 
-# ruff: noqa: PTH, S108, S606, T201 - pathlib is slow to import; the rest is what it is for
+# pathlib is slow to import; the rest is what it is for
+# ruff: noqa: PTH103, PTH104, PTH123, S108, S606, T201
 
 from __future__ import annotations
 
