@@ -19,11 +19,14 @@ from driver.model.health import LOST
 from driver.model.snapshot import WHOLE_INVENTORY, Problem, Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from driver.inventory.base import Reading
     from driver.model.device import Gpu
     from driver.model.health import Health
+    from driver.model.ownership import Ownership
+
+    Owners = Callable[[tuple[Gpu, ...]], Awaitable[Mapping[str, Ownership]]]
 
 log = logging.getLogger(__name__)
 
@@ -53,13 +56,26 @@ class MonitorObserver(Protocol):
 
 
 class Monitor:
-    """Keeps the current Snapshot. `resync` is how often, in seconds, it reads without being told to."""
+    """Keeps the current Snapshot. `resync` is how often, in seconds, it reads without being told to.
 
-    def __init__(self, inventory: Inventory, *, tell: Teller, observer: MonitorObserver, resync: float = 60.0) -> None:
+    `owners` tells for each Snapshot who has which GPU, by UUID, leaving out what is simply DRA's; without it, all are.
+    """
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        *,
+        tell: Teller,
+        observer: MonitorObserver,
+        resync: float = 60.0,
+        owners: Owners | None = None,
+    ) -> None:
         self._inventory = inventory
         self._tell = tell
         self._observer = observer
         self._resync = resync
+        self._owners = owners
+        self._owning = asyncio.Lock()
         self._snapshot: Snapshot | None = None
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._wanted = asyncio.Event()
@@ -98,10 +114,22 @@ class Monitor:
         pause = _FIRST_PAUSE
         while True:
             self._wanted.clear()
-            self._adopt(await self._read())
+            found = await self._read()
+            async with self._owning:
+                self._adopt(replace(found, ownership=await self._ownership(found)))
             failed = bool(self.missing())
             pause = min(pause * 2, _LONGEST_PAUSE) if failed else _FIRST_PAUSE
             await asyncio.gather(self._wait(pause if failed else self._resync), asyncio.sleep(_LEAST_GAP))
+
+    async def reown(self) -> None:
+        """Ask who has the GPUs, and publish the answer."""
+        async with self._owning:
+            ownership = await self._ownership(self.snapshot)
+            if self._snapshot is not None:
+                self._publish(replace(self._snapshot, ownership=ownership))
+
+    async def _ownership(self, found: Snapshot) -> Mapping[str, Ownership]:
+        return await self._owners(found.gpus) if self._owners is not None and found.gpus else found.ownership
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -135,6 +163,9 @@ class Monitor:
             problems=len(found.problems),
             whole=not found.unavailable,
         )
+        self._publish(found)
+
+    def _publish(self, found: Snapshot) -> None:
         before = self._snapshot
         if found == before:
             return

@@ -1,4 +1,4 @@
-"""A client of the kubelet's pod resources API, which knows the claims that pods on this node use."""
+"""A client of the kubelet's pod resources API, which knows the claims and devices that pods on this node use."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from driver._pb import pod_resources_v1_pb2_grpc as pb_grpc
 from driver.model.names import DRIVER
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,26 @@ class PodResources:
 
         Kubelets before 1.34 have the feature off and list no claim at all: what is missing here is no proof alone.
         """
+        answer = await self._list()
+        return None if answer is None else frozenset(_claims(answer))
+
+    async def device_holders(self) -> Mapping[str, tuple[str, ...]] | None:
+        """Return which pods (`namespace/name`) hold which devices of device plugins, or None if that can't be told.
+
+        Keys are the ids without a replica's number, whichever resource and plugin they are of.
+        """
+        answer = await self._list()
+        if answer is None:
+            return None
+        found: dict[str, dict[str, None]] = {}
+        for pod in answer.pod_resources:
+            for container in pod.containers:
+                for devices in container.devices:
+                    for one in devices.device_ids:
+                        found.setdefault(one.partition("::")[0], {})[f"{pod.namespace}/{pod.name}"] = None
+        return {uuid: tuple(pods) for uuid, pods in found.items()}
+
+    async def _list(self) -> pb.ListPodResourcesResponse | None:
         if not self._is_there():
             return None
         options = (("grpc.max_receive_message_length", _LARGEST), ("grpc.enable_http_proxy", 0))
@@ -42,7 +63,7 @@ class PodResources:
         except grpc.aio.AioRpcError as exc:
             log.warning("the kubelet does not say which claims are in use: %s: %s", exc.code().name, exc.details())
             return None
-        return frozenset(_claims(answer))
+        return answer
 
     def _is_there(self) -> bool:
         try:
