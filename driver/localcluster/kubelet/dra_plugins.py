@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -93,6 +92,10 @@ class DraPlugins:
             raise PluginError(f"DRA driver {driver} is not registered")
         return next((plugin for plugin in reversed(plugins) if plugin.connected), plugins[-1])
 
+    def is_leaving(self, driver: str) -> bool:
+        """Say whether a driver without a connected plugin is about to lose its slices."""
+        return driver in self._gone
+
     async def add(self, name: str, endpoint: str, versions: list[str]) -> None:
         """Take a plugin and use the first of its service versions that is known here.
 
@@ -141,8 +144,7 @@ class DraPlugins:
     async def _close(self, plugin: DraPlugin) -> None:
         task = self._watches.pop(plugin)
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
         await self._health.close(plugin.driver, plugin.endpoint)
         await plugin.channel.close()
 

@@ -7,7 +7,6 @@ stream is opened again a little later, as long as the plugin is registered.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -65,10 +64,6 @@ class HealthBoard:
             return "Unknown", ""
         return health.word, health.message
 
-    def watched(self, driver: str) -> bool:
-        """Say whether any plugin of this driver offers the service."""
-        return any(key[0] == driver for key in self._chosen)
-
     def offer(self, driver: str, endpoint: str, versions: list[str]) -> None:
         """Note which health service a plugin lists."""
         chosen = next((version for version in versions if version in self._services), None)
@@ -87,8 +82,7 @@ class HealthBoard:
         task = self._streams.pop((driver, endpoint), None)
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.gather(task, return_exceptions=True)
 
     async def aclose(self) -> None:
         """Stop the clock; the streams end with their plugins."""

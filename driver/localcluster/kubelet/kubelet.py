@@ -62,6 +62,21 @@ class Kubelet:
         self._times = times or Times()
         self._process: _Process | None = None
 
+    @property
+    def claims(self) -> ClaimManager:
+        """The claims of the present process."""
+        return self._running.claims
+
+    @property
+    def plugins(self) -> DraPlugins:
+        """The DRA plugins of the present process."""
+        return self._running.plugins
+
+    @property
+    def _running(self) -> _Process:
+        assert self._process is not None, "the kubelet does not run"  # noqa: S101 (a programming error)
+        return self._process
+
     async def start(self) -> None:
         """Start; when it returns the node is Ready and its sockets are served."""
         self.paths.make()
@@ -120,19 +135,19 @@ class _Process:
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._times = times
         self._health = HealthBoard(times, _health_services(store), self._publish_pods)
-        self._plugins = DraPlugins(times, self._health, self._wipe)
+        self.plugins = DraPlugins(times, self._health, self._wipe)
         cache = ClaimCache(paths.claims_checkpoint)
-        self._claims = ClaimManager(cache, self._plugins, lambda ns, name: store.find("resourceclaims", name, ns))
+        self.claims = ClaimManager(cache, self.plugins, lambda ns, name: store.find("resourceclaims", name, ns))
         self._devices = DeviceManager(paths.device_plugins, Grants(paths.devices_checkpoint), times, self._publish_node)
-        self._pod_resources = PodResources(paths.pod_resources, self._claims, self._devices, self._active_pods)
-        self._watcher = PluginWatcher(paths.plugins_registry, Registrar({"DRAPlugin": self._plugins}, times), times)
+        self._pod_resources = PodResources(paths.pod_resources, self.claims, self._devices, self._active_pods)
+        self._watcher = PluginWatcher(paths.plugins_registry, Registrar({"DRAPlugin": self.plugins}, times), times)
         self._services = NodeServices(
-            node=kubelet.name, store=store, runtime=kubelet.runtime, claims=self._claims, devices=self._devices,
+            node=kubelet.name, store=store, runtime=kubelet.runtime, claims=self.claims, devices=self._devices,
             health=self._health, events=EventRecorder(store, kubelet.name), paths=paths, times=times,
         )  # fmt: skip
 
     async def start(self) -> None:
-        self._claims.cache.load()
+        self.claims.cache.load()
         self._wipe("")
         await self._devices.start()
         await self._pod_resources.start()
@@ -150,7 +165,7 @@ class _Process:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         await self._pod_resources.aclose()
         await self._devices.aclose()
-        await self._plugins.aclose()
+        await self.plugins.aclose()
         await self._health.aclose()
 
     def _spawn(self, name: str, work: Any) -> None:
@@ -211,7 +226,7 @@ class _Process:
         for uid in set(self._workers) - present:
             self._gone(uid)
         known = {container.request.pod_uid for container in self._services.runtime.containers.values()}
-        known |= {uid for claim in self._claims.cache for uid in claim.pods}
+        known |= {uid for claim in self.claims.cache for uid in claim.pods}
         known |= {grant.pod for grant in self._devices.all_grants()}
         for uid in known - present - set(self._workers):
             self._spawn(uid, self._clean_up(uid))
@@ -223,7 +238,7 @@ class _Process:
             runtime.remove(container)
         while True:
             try:
-                await self._claims.unprepare(uid)
+                await self.claims.unprepare(uid)
                 break
             except DriverError as exc:
                 _log.warning("%s: unprepare of a pod that is gone: %s", self._name, exc)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import stat
 from typing import TYPE_CHECKING, Protocol
@@ -73,8 +72,7 @@ class PluginWatcher:
         if task is None:
             return
         task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        await asyncio.gather(task, return_exceptions=True)
         await self._handler.deregister(path)
 
     async def _register(self, path: Path) -> None:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def allocated_resources(services: NodeServices, pod: Object) -> dict[str, list[Any]]:
-    """Return the entries by container; none where no plugin watches its devices' health."""
+    """Return the entries by container, if the cluster has the feature; nothing heard is Unknown."""
+    if not services.store.features.enabled("ResourceHealthStatus"):
+        return {}
     result = {}
     for container in containers_of(pod):
         entries = [
@@ -33,12 +35,10 @@ def _entries(services: NodeServices, pod: Object, pod_claim: str, request: str) 
         return []
     resources = []
     for driver, devices in claim.devices.items():
-        if services.health.watched(driver):
-            for device in devices:
-                if device.serves(request):
-                    word, message = services.health.of(driver, device.pool, device.name)
-                    ids = device.cdi or (f"{driver}/{device.pool}/{device.name}",)
-                    said = {"message": message} if message else {}
-                    resources += [{"resourceID": item, "health": word, **said} for item in ids]
+        for device in [device for device in devices if device.serves(request)]:
+            word, message = services.health.of(driver, device.pool, device.name)
+            ids = device.cdi or (f"{driver}/{device.pool}/{device.name}",)
+            said = {"message": message} if message else {}
+            resources += [{"resourceID": item, "health": word, **said} for item in ids]
     label = f"claim:{pod_claim}/{request}" if request else f"claim:{pod_claim}"
     return [{"name": label, "resources": resources}] if resources else []

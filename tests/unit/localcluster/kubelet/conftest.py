@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driver.localcluster.apiserver.bootstrap import bootstrap
+from driver.localcluster.apiserver.features import Features
 from driver.localcluster.apiserver.objects import clone
 from driver.localcluster.apiserver.store import Store
 from driver.localcluster.kubelet.kubelet import Kubelet
@@ -89,9 +90,7 @@ class Bench:
         created = self.store.create("pods", pod, namespace)
         for claim in claims:
             self.reserve(claim, created, namespace)
-        bound = clone(created)
-        bound["spec"]["nodeName"] = NODE
-        return self.store.update("pods", bound)
+        return self.store.bind(name, namespace, NODE)
 
     def reserve(self, claim: str, pod: dict[str, Any], namespace: str = "default") -> None:
         new = clone(self.store.get("resourceclaims", claim, namespace))
@@ -138,8 +137,13 @@ def times() -> Times:
 
 
 @pytest.fixture
-def store() -> Store:
-    store = Store()
+def features() -> Features:
+    return Features()
+
+
+@pytest.fixture
+def store(features: Features) -> Store:
+    store = Store(features)
     bootstrap(store)
     return store
 
