@@ -7,19 +7,24 @@ import contextlib
 import copy
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import pytest
 
 from driver.errors import ApiNotFoundError
 from tests.conformance.api import collection, path_of
-from tests.conformance.manifests import LAST_LINE
+from tests.conformance.gpus import is_complete
+from tests.conformance.manifests import CLASS, DRIVER, LAST_LINE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.conformance.api import Api, Object
     from tests.conformance.cluster import Cluster
     from tests.conformance.gpus import Gpu, Gpus
     from tests.conformance.waiting import Waiter
 
-UUID = re.compile(r"UUID: (GPU-[0-9a-f-]+)")
+UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _OWNERS = ("Deployment", "Job")
 
 
@@ -84,28 +89,39 @@ class Case:
         return str(_refusal(pod)["message"])
 
     async def event(self, reason: str, *, about: str) -> str:
-        """Return the message of an event about an object as soon as there is one."""
+        """Return the message of an event about a pod as soon as there is one."""
+        uid = await self._uid(about)
 
-        def look(events: Any) -> str | None:
-            return next((str(event["message"]) for event in events if event["reason"] == reason), None)
+        def look(events: Sequence[Object]) -> str | None:
+            return next(iter(_messages(events, reason, uid)), None)
 
         selector = f"involvedObject.name={about}"
         return await self.wait.until("Event", look, f"event {reason} about {about}", field_selector=selector)
 
-    async def output(self, pod: str, container: str = "main") -> str:
-        """Return what a container has written until it said that this is all."""
+    async def events(self, reason: str, *, about: str) -> list[str]:
+        """Return the messages of the events that there are about a pod."""
+        listed = await self.api.list(collection("Event", self.namespace))
+        return _messages(listed["items"], reason, await self._uid(about))
+
+    async def pods(self, label_selector: str) -> list[Object]:
+        """Return the pods with some labels that are not about to go."""
+        listed = await self.api.list(collection("Pod", self.namespace), label_selector=label_selector)
+        return [pod for pod in listed["items"] if "deletionTimestamp" not in pod["metadata"]]
+
+    async def output(self, pod: str, container: str = "main", *, uuids: int = 0) -> str:
+        """Return what a container has written until it said that this is all, or has shown so many UUIDs."""
         text = ""
         await self.wait.one("Pod", pod, lambda item: _has_started(item, container), f"has started {container}")
         async with asyncio.timeout(self.wait.patience):
             async for part in self.api.log(self.path("Pod", pod), container):
                 text += part
-                if LAST_LINE in text:
+                if LAST_LINE in text or len(UUID.findall(text)) >= uuids > 0:
                     break
         return text.partition(LAST_LINE)[0]
 
-    async def seen(self, pod: str, container: str = "main") -> set[str]:
-        """Return the UUIDs of the GPUs that a container sees."""
-        return set(UUID.findall(await self.output(pod, container)))
+    async def seen(self, pod: str, container: str = "main", *, count: int = 0) -> set[str]:
+        """Return the UUIDs of the GPUs that a container sees; see `output` for `count`."""
+        return set(UUID.findall(await self.output(pod, container, uuids=count)))
 
     # --- claims ------------------------------------------------------------------------------------------------------
 
@@ -128,6 +144,38 @@ class Case:
         """Return when nothing of a claim is left on the node, where that can be seen."""
         if self.cluster.can("see-node"):
             await self.cluster.node.until_nothing_is_left(claim["metadata"]["uid"], self.wait.patience)
+
+    # --- what the cluster can do --------------------------------------------------------------------------------------
+
+    async def require_fields(self, wanted: Object) -> None:
+        """Skip the test where the API server would drop a field of an object's spec: its feature gate is off."""
+        path = collection(wanted["kind"], self.namespace)
+        kept = await self.api.create(f"{path}?dryRun=All", wanted)
+        for name in wanted["spec"]:
+            if name not in kept["spec"]:
+                pytest.skip(f"the API server drops {name} of {wanted['kind']}: the feature is off in this cluster")
+
+    async def extended_resource(self) -> str:
+        """Return the resource by which pods may ask for a GPU without a claim; skip the test where there is none."""
+        gpu_class = await self.api.get(self.path("DeviceClass", CLASS))
+        if "extendedResourceName" not in gpu_class["spec"]:
+            pytest.skip(f"DeviceClass {CLASS} has no extendedResourceName (see deploy/components/extended-resource)")
+        return str(gpu_class["spec"]["extendedResourceName"])
+
+    # --- the driver --------------------------------------------------------------------------------------------------
+
+    async def slices(self) -> list[Object]:
+        """Return the driver's slices."""
+        listed = await self.api.list(collection("ResourceSlice"))
+        return [item for item in listed["items"] if item["spec"]["driver"] == DRIVER]
+
+    async def published(self) -> list[Object]:
+        """Return the driver's slices as soon as they are complete."""
+        await self.wait.until("ResourceSlice", is_complete, "the driver's slices are complete")
+        return await self.slices()
+
+    async def _uid(self, pod: str) -> str:
+        return str((await self.api.get(self.path("Pod", pod)))["metadata"]["uid"])
 
     async def _in_phase(self, name: str, phase: str) -> Object:
         return await self.wait.one("Pod", name, lambda pod: pod["status"].get("phase") == phase, f"is {phase}")
@@ -159,6 +207,12 @@ def _refusal(pod: Object) -> Object:
         if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
             return condition
     return {}
+
+
+def _messages(events: Sequence[Object], reason: str, uid: str) -> list[str]:
+    """Return the messages of events; the UID tells an object from a former one with its name."""
+    found = [event for event in events if event["reason"] == reason and event["involvedObject"].get("uid") == uid]
+    return [str(event["message"]) for event in found]
 
 
 def _claim_name(pod: Object, name: str) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -86,6 +87,6 @@ class Cluster:
         """Start the kubelet again (restart-kubelet)."""
         raise NotImplementedError
 
-    def claims_unreadable(self) -> AbstractAsyncContextManager[None]:
-        """Let the API server fail whenever the driver reads a claim (api-faults)."""
+    def claims_unreadable(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Let the API server fail whenever the driver reads a claim; the value waits until it has (api-faults)."""
         raise NotImplementedError

@@ -29,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.fold_skipped = False  # what was skipped is part of the result, by name
+    config.addinivalue_line("markers", "gpus(count, pattern='', linked=False): what GPUs one node must have")
     config.addinivalue_line("markers", "needs(capability, ...): what the cluster must be able to do, beside its API")
 
 
@@ -93,6 +95,8 @@ async def case(
     request.node.stash[CLUSTER] = cluster
     for mark in request.node.iter_markers("needs"):
         cluster.require(*mark.args)
+    for mark in request.node.iter_markers("gpus"):
+        published.require(*mark.args, **mark.kwargs)
     made = Case(
         api=api, wait=Waiter(api, namespace, cluster.patience), cluster=cluster, gpus=published, image=options.image
     )

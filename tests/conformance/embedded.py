@@ -19,7 +19,7 @@ from tests.conformance.driver_process import DriverProcess
 from tests.conformance.node import NodeFiles
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 NODE = "node-a"
 TIMES = Times(
@@ -102,12 +102,16 @@ class EmbeddedCluster(cluster.Cluster):
         await self._within(self._kubelet.start())
 
     @contextlib.asynccontextmanager
-    async def claims_unreadable(self) -> AsyncIterator[None]:
+    async def claims_unreadable(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """Let every read of a single claim fail; the suite itself only lists and watches them."""
+
+        async def reached() -> None:
+            await fault.reached.wait()
+
         faults = self._cluster.apiserver.faults
         fault = faults.add(Fault.on("get", "resourceclaims", status=503, message="etcd is away (a fault to order)"))
         try:
-            yield
+            yield lambda: self._within(reached())
         finally:
             faults.remove(fault)
 

@@ -58,15 +58,21 @@ class Gpus:
         """Return those whose product's name matches."""
         return [gpu for gpu in self.all if re.search(pattern, gpu.product)]
 
-    def require(self, count: int = 1, pattern: str = "") -> list[Gpu]:
-        """Return the matching GPUs of the node that has most; skip the test if it has fewer than `count`."""
+    def require(self, count: int = 1, pattern: str = "", *, linked: bool = False) -> list[Gpu]:
+        """Return the matching GPUs of one node, of one NVLink domain if `linked`, where there are most.
+
+        Skips the test if there are fewer than `count`.
+        """
         found = self.like(pattern)
-        pools = {gpu.pool: [one for one in found if one.pool == gpu.pool] for gpu in found}
-        best = max(pools.values(), key=len, default=[])
+        groups: dict[tuple[str, str], list[Gpu]] = {}
+        for gpu in found:
+            groups.setdefault((gpu.pool, str(gpu.attributes["nvlinkDomain"]) if linked else ""), []).append(gpu)
+        best = max(groups.values(), key=len, default=[])
         if len(best) < count:
-            products = sorted({gpu.product for gpu in self.all})
-            kind = f"GPUs whose product matches {pattern!r}" if pattern else "GPUs"
-            pytest.skip(f"needs {count} {kind} on one node; there are {len(best)} (products: {', '.join(products)})")
+            products = ", ".join(sorted({gpu.product for gpu in self.all}))
+            which = f" whose product matches {pattern!r}" if pattern else ""
+            how = " that are connected by NVLink" if linked else ""
+            pytest.skip(f"needs {count} GPUs{which}{how} on one node; there are {len(best)} (of {products})")
         return best
 
     def other_than(self, gpu: Gpu) -> list[Gpu]:

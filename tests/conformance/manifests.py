@@ -30,6 +30,11 @@ def attribute(name: str) -> str:
     return f'device.attributes["{DRIVER}"].{name}'
 
 
+def is_gpu(uuid: str) -> str:
+    """Return the selector of one GPU."""
+    return f'{attribute("uuid")} == "{uuid}"'
+
+
 def exactly(count: int = 1, *selectors: str, class_: str = CLASS, **more: Any) -> Object:
     """Return the content of a request."""
     return {

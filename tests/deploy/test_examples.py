@@ -22,7 +22,23 @@ def claim_specs(objects):
 
 
 def requests(spec):
-    return {request["name"]: request["exactly"] for request in spec["devices"]["requests"]}
+    return {request["name"]: choices(request) for request in spec["devices"]["requests"]}
+
+
+def choices(request):
+    return request.get("firstAvailable") or [request["exactly"]]
+
+
+def pod_specs(objects):
+    templates = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "Deployment"]
+    return [*(item["spec"] for item in objects if item["kind"] == "Pod"), *templates]
+
+
+def uses(container):
+    """The container's claims; one that asks for an extended resource instead has none."""
+    resources = container["resources"]
+    assert resources.get("claims") or resources["limits"].keys() == {"nvidia.com/gpu"}
+    return resources.get("claims", [])
 
 
 def selectors(spec):
@@ -33,18 +49,18 @@ def selectors(spec):
 def test_every_reference_resolves(path):
     objects = load(path)
     claims = claim_specs(objects)
-    pods = [item["spec"] for item in objects if item["kind"] == "Pod"]
+    pods = pod_specs(objects)
     used = set()
     assert pods
     for pod in pods:
         by_name = {}
-        for entry in pod["resourceClaims"]:
+        for entry in pod.get("resourceClaims", []):
             kind = "ResourceClaim" if "resourceClaimName" in entry else "ResourceClaimTemplate"
             reference = (kind, entry.get("resourceClaimName") or entry["resourceClaimTemplateName"])
             by_name[entry["name"]] = claims[reference]
             used.add(reference)
         for container in pod["containers"]:
-            for claim in container["resources"]["claims"]:
+            for claim in uses(container):
                 assert claim.get("request", next(iter(requests(by_name[claim["name"]])))) in requests(
                     by_name[claim["name"]]
                 )
@@ -58,7 +74,7 @@ def test_every_reference_resolves(path):
 def test_claims_name_classes_and_requests_that_exist(path):
     for spec in claim_specs(load(path)).values():
         named = requests(spec)
-        assert {request["deviceClassName"] for request in named.values()} <= {
+        assert {choice["deviceClassName"] for request in named.values() for choice in request} <= {
             item["metadata"]["name"] for item in CLASSES
         }
         for constraint in spec["devices"].get("constraints", []):
@@ -69,7 +85,7 @@ def test_claims_name_classes_and_requests_that_exist(path):
 def test_selectors_compile(path):
     for spec in claim_specs(load(path)).values():
         for request in requests(spec).values():
-            for expression in selectors(request):
+            for expression in [one for choice in request for one in selectors(choice)]:
                 assert cel.compile(expression)
 
 
@@ -102,5 +118,8 @@ def test_there_are_examples():
         "nvlink-pair",
         "shared-between-containers",
         "shared-between-pods",
+        "fallback-list",
+        "extended-resource",
+        "vllm",
     }
     assert "examples/" in (DEPLOY / "README.md").read_text()
