@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from driver.model import names
@@ -10,12 +11,13 @@ from driver.model.device import FullGpu, MigPartition
 from driver.model.topology import nvlink_domains
 from driver.slices.counters import counters_of, render_part, render_set, render_whole
 from driver.slices.devices import Node, render, render_taints
+from driver.slices.order import arrange
 from driver.slices.split import split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from driver.model.device import Device, Gpu
+    from driver.model.device import Device
     from driver.model.snapshot import Snapshot
     from driver.slices.counters import Counters
 
@@ -45,15 +47,14 @@ class BuildOptions:
 def build(snapshot: Snapshot, options: BuildOptions) -> tuple[JsonObject, ...]:
     """Return the `spec`s of all slices of the pool, in order. `pool.generation` is 1: the diff sets the right one.
 
-    Devices come by minor number, then UUID: it is the order in which the scheduler tries them.
+    Devices come by minor number, then UUID, those of one GPU in the order in which the scheduler should try them.
     """
     counters = _counters(snapshot) if options.partitions else {}
     node = Node(versions=snapshot.versions, domains=nvlink_domains(snapshot.gpus))
-    offered = list(_offered(snapshot, options, counters))
-    shared = {device.gpu.uuid: device.gpu for device in offered if device.gpu.uuid in counters}
+    by_gpu = [(gpu, list(some)) for gpu, some in groupby(_offered(snapshot, options, counters), lambda one: one.gpu)]
     bodies = split(
-        [_item(device, node, snapshot, options, counters) for device in offered],
-        counter_sets=[render_set(gpu, counters[gpu.uuid]) for gpu in shared.values()],
+        [[_item(device, node, snapshot, options, counters) for device in some] for _, some in by_gpu],
+        counter_sets=[render_set(gpu, counters[gpu.uuid]) for gpu, _ in by_gpu if gpu.uuid in counters],
         may_taint=options.taints,
     )
     pool = {"name": options.pool_name, "generation": 1, "resourceSliceCount": len(bodies)}
@@ -72,7 +73,7 @@ def _offered(snapshot: Snapshot, options: BuildOptions, counters: Mapping[str, C
     """Yield what can be handed out; one that bears another's name is left out, as it would spoil the whole slice."""
     owners: dict[str, str] = {}  # UUIDs by the GPU's name, which names its counter set, too
     seen = set()
-    for device in sorted(snapshot.devices(), key=lambda one: _identity(one.gpu)):  # stable: a GPU's own order stays
+    for device in arrange(snapshot.devices()):
         withdrawn = not options.taints and not snapshot.health_of(device.gpu.uuid).healthy
         ours = owners.setdefault(device.gpu.name, device.gpu.uuid) == device.gpu.uuid
         if ours and not withdrawn and _countable(device, counters) and device.name not in seen:
@@ -98,7 +99,3 @@ def _item(
         item["consumesCounters"] = render_whole(device.gpu, known)
     taints = render_taints(snapshot.health_of(device.gpu.uuid)) if options.taints else []
     return {**item, "taints": taints} if taints else item
-
-
-def _identity(gpu: Gpu) -> tuple[bool, int, str]:
-    return gpu.minor is None, gpu.minor or 0, gpu.uuid

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 from hack.benchmarks.floor import Floor, timed
+from hack.benchmarks.fragmentation import table as fragmentation
+from hack.benchmarks.partitions import partitions
 from hack.benchmarks.report import Report, Row, median
 from hack.benchmarks.world import World
 
@@ -106,6 +108,7 @@ async def run(arguments: argparse.Namespace) -> Report:
                 await calls(world, floor, report, arguments.rounds)
             await bursts(world, report, max(arguments.rounds // 4, 1))
             report.add(Row(what="resident memory after the calls", value=world.resident_mib(), unit="MiB"))
+    await partitions(report)
     return report
 
 
@@ -117,7 +120,15 @@ def main() -> None:
     parser.add_argument(
         "--json", type=Path, default=Path("bench.json"), help="where the JSON goes (default bench.json)"
     )
+    parser.add_argument(
+        "--fragmentation",
+        action="store_true",
+        help="only simulate how the order of MIG partitions fragments GPUs, and print the comparison",
+    )
     arguments = parser.parse_args()
+    if arguments.fragmentation:
+        print(fragmentation())
+        return
     report = asyncio.run(run(arguments))
     print(report.table())
     report.write(arguments.json)

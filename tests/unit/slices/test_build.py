@@ -146,6 +146,8 @@ def test_slices_with_counters_come_first_and_hold_nothing_else(spec: str) -> Non
     assert kinds == sorted(kinds, reverse=True)
     assert all(("sharedCounters" in one) != ("devices" in one) for one in specs)
     assert max(len(some) for some in names(specs)) <= 64
+    homes = [{name.split("-mig")[0] for name in some} for some in names(specs)]
+    assert sum(map(len, homes)) == len(set().union(*homes))  # no GPU is in two slices
     add(new_store(), specs)
     add(new_store(kubernetes="1.35", gates={"DRAPartitionableDevices": True}), specs)
 
