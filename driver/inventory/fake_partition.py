@@ -150,6 +150,8 @@ class FakePartitioner:
         done, _ = await asyncio.wait((task,), timeout=self._timeout)
         if not done:
             raise InventoryError(f"an NVML call did not return within {self._timeout:g} s: {what}")
+        if task.cancelled():
+            raise InventoryError(f"the inventory was closed: {what}")
         return task.result()
 
     async def _in_turn(self, job: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -112,8 +112,6 @@ def _switch(gpu: GpuQuery, enabled: bool) -> Any:
 
 def _filled(gpu: GpuQuery, gpu_instance: Any, profile: MigProfile, placement: Placement) -> MigInstance:
     info = gpu.call("nvmlGpuInstanceGetInfo", gpu_instance)
-    if Placement(info.placement.start, info.placement.size) != placement:
-        raise GpuRefusedError(f"NVML made it at {info.placement.start}:{info.placement.size}")
     chosen = _filling_profile(gpu, gpu_instance, profile)
     compute = gpu.call("nvmlGpuInstanceCreateComputeInstance", gpu_instance, chosen)
     number = gpu.call("nvmlComputeInstanceGetInfo_v2", compute).id

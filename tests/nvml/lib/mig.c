@@ -16,6 +16,7 @@ typedef struct {
 } gi_profile_v2;
 typedef struct { void *device; u32 id, profile_id; struct placement placement; } gi_info;
 typedef struct { void *device; void *gi; u32 id, profile_id; struct placement placement; } ci_info;
+typedef struct { u32 id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa; } ci_profile_v1;
 typedef struct { u32 version, id, slices, instances, sms, copy, decoders, encoders, jpeg, ofa; char name[96]; } ci_profile_v2;
 typedef struct { u32 sms, copy, decoders, encoders, jpeg, ofa, gi_slices, ci_slices; u64 mib; } attributes;
 
@@ -233,13 +234,31 @@ API nvmlReturn_t nvmlGpuInstanceDestroy(void *handle)
     return SUCCESS;
 }
 
+static nvmlReturn_t check_ci_profile(struct gi *gi, u32 index, u32 engine)
+{
+    if (index >= 9 || engine) return INVALID_ARGUMENT;
+    return index >= CI_PROFILES || CI_SLICES[index] > gi->profile->slices ? NOT_SUPPORTED : SUCCESS;
+}
+
+API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(void *handle, u32 index, u32 engine, ci_profile_v1 *info)
+{
+    BEGIN_GI(handle);
+    struct profile *p = gi->profile;
+    nvmlReturn_t result = check_ci_profile(gi, index, engine);
+    if (result != SUCCESS) return result;
+    u32 slices = CI_SLICES[index];
+    *info = (ci_profile_v1){index,       slices,      p->slices / slices, p->sms / p->slices * slices, p->copy,
+                            p->decoders, p->encoders, p->jpeg,            p->ofa};
+    return SUCCESS;
+}
+
 API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *handle, u32 index, u32 engine, ci_profile_v2 *info)
 {
     BEGIN_GI(handle);
     struct profile *p = gi->profile;
     if (info->version != CI_PROFILE_V2) return ARGUMENT_VERSION_MISMATCH;
-    if (index >= 9 || engine) return INVALID_ARGUMENT;
-    if (index >= CI_PROFILES || CI_SLICES[index] > p->slices) return NOT_SUPPORTED;
+    nvmlReturn_t result = check_ci_profile(gi, index, engine);
+    if (result != SUCCESS) return result;
     u32 slices = CI_SLICES[index];
     *info = (ci_profile_v2){CI_PROFILE_V2, index, slices, p->slices / slices, p->sms / p->slices * slices,
                             p->copy, p->decoders, p->encoders, p->jpeg, p->ofa, ""};

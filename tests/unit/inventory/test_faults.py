@@ -5,7 +5,7 @@ import pytest
 from driver.errors import InvalidValueError
 from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_spec import parse_node
-from driver.inventory.faults import NO_FAULTS, Faults, GpuFaults, decode_faults, encode_faults
+from driver.inventory.faults import NO_FAULTS, Faults, GpuFaults, MigFaults, decode_faults, encode_faults
 from driver.inventory.profiles import load_products
 
 GPUS = build_gpus(parse_node("h100:4", load_products()), "n1")
@@ -32,11 +32,14 @@ nvml: {slow: 60}
 gpus:
   0: {xid: 79, slow: 2.5, not_supported: [memory, minor]}
   gpu-1: {xid: [31, 79], fails: pci}
+  gpu-2: {mig: {create_gi: fail-once, create_ci: fail-bare, destroy: in-use, mode: fail, slow: 0.5}}
 """)
     assert faults.nvml_slow == 60
     assert faults.of(U0) == GpuFaults(xids=(79,), slow=2.5, not_supported=("memory", "minor"))
     assert faults.of(U1) == GpuFaults(xids=(31, 79), fails="pci")
-    assert faults.of(GPUS[2].uuid) == GpuFaults()
+    mig = MigFaults(create_gi="fail-once", create_ci="fail-bare", destroy="in-use", mode="fail", slow=0.5)
+    assert faults.of(GPUS[2].uuid) == GpuFaults(mig=mig)
+    assert faults.of(GPUS[3].uuid) == GpuFaults()
     assert decode("nvml: down").nvml_down
 
 
@@ -59,6 +62,11 @@ gpus:
         ("gpus: {gpu-1: {not_supported: memory}}", "faults.yaml: gpus.gpu-1.not_supported"),
         ("gpus: {gpu-1: {not_supported: [uuid]}}", "faults.yaml: gpus.gpu-1.not_supported[0]"),
         ("gpus: {gpu-1: {fails: soul}}", "faults.yaml: gpus.gpu-1.fails"),
+        ("gpus: {gpu-1: {mig: fail}}", "faults.yaml: gpus.gpu-1.mig"),
+        ("gpus: {gpu-1: {mig: {create: fail}}}", "faults.yaml: gpus.gpu-1.mig.create"),
+        ("gpus: {gpu-1: {mig: {create_gi: in-use}}}", "faults.yaml: gpus.gpu-1.mig.create_gi"),
+        ("gpus: {gpu-1: {mig: {create_ci: true}}}", "faults.yaml: gpus.gpu-1.mig.create_ci"),
+        ("gpus: {gpu-1: {mig: {slow: -1}}}", "faults.yaml: gpus.gpu-1.mig.slow"),
         ("nvml: broken", "faults.yaml: nvml"),
         ("nvml: {slow: fast}", "faults.yaml: nvml.slow"),
         ("nvml: {quick: 1}", "faults.yaml: nvml.slow"),
@@ -104,6 +112,7 @@ def test_H4_a_gpu_without_event_support_reports_none():
     [
         NO_FAULTS,
         Faults(nvml_down=True),
+        Faults(gpus={U0: GpuFaults(mig=MigFaults(create_ci="fail-once", slow=1.5))}),
         Faults(
             nvml_slow=2.5, gpus={U0: GpuFaults(lost=True, xids=(79, 31), slow=1.5, not_supported=("mig",), fails="pci")}
         ),
