@@ -71,22 +71,24 @@ class Handler:
             response = await self._answer(request, call, target, user)
             self._audit.record(replace(call, code=response.status))
         except StatusError as error:
-            self._audit.record(replace(call, code=error.code))
-            return answers.refusal(error)
+            return self._refused(call, error)
         except ConnectionDroppedError:
             self._audit.record(call)
             if request.transport is not None:
                 request.transport.abort()
             return web.Response()
         except web.HTTPRequestEntityTooLarge:
-            return answers.refusal(StatusError(413, "RequestEntityTooLarge", "the request's body is too large"))
+            return self._refused(call, StatusError(413, "RequestEntityTooLarge", "the request's body is too large"))
         except RecursionError:
-            return answers.refusal(bad_request("the request's body is nested too deeply"))
+            return self._refused(call, bad_request("the request's body is nested too deeply"))
         except Exception:
             _LOG.exception("%s %s failed", request.method, request.path)
-            self._audit.record(replace(call, code=500))
-            return answers.refusal(StatusError(500, "InternalError", "an error of the embedded API server"))
+            return self._refused(call, StatusError(500, "InternalError", "an error of the embedded API server"))
         return response
+
+    def _refused(self, call: Call, error: StatusError) -> web.StreamResponse:
+        self._audit.record(replace(call, code=error.code))
+        return answers.refusal(error)
 
     def _user(self, request: web.BaseRequest) -> User:
         header = request.headers.get("Authorization", "")
