@@ -1,7 +1,7 @@
 """What an MPS control daemon has on disk, and who it is.
 
     <root>/<id>/identity      pid, start time, boot and settings, written by the daemon's own process before it is one
-    <root>/<id>/p             its pipe directory, with its sockets, mounted into containers; a socket's path must be short
+    <root>/<id>/p             its pipe directory, mounted into containers; a short name, since sockets' paths must be
     <root>/<id>/log           its own log, and its output
     <shm root>/<id>           its and its clients' /dev/shm
 

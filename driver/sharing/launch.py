@@ -78,11 +78,12 @@ def bind(root: str, binds: list[list[str]]) -> None:
 
     call(libc.unshare(_CLONE_NEWNS), "mount namespace")
     mount("none", "/", "", _MS_REC | _MS_SLAVE)
+    sources = [os.open(source, os.O_PATH | os.O_DIRECTORY) for source, _ in binds]  # what comes now may hide them
     if root and any(target.startswith("/tmp/") for _, target in binds):
         mount("tmpfs", f"{root}/tmp", "tmpfs", 0)  # the driver's root may be read-only, and must stay as it is
-    for source, target in binds:
+    for source, (_, target) in zip(sources, binds, strict=True):
         os.makedirs(root + target, exist_ok=True)
-        mount(source, root + target, "", _MS_BIND)
+        mount(f"/proc/self/fd/{source}", root + target, "", _MS_BIND)
 
 
 if __name__ == "__main__":

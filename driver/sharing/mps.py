@@ -44,14 +44,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_QUIT, _TERM, _KILL = 3.0, 1.0, 3.0  # seconds that each way to end a daemon is given
+_KILL = 3.0  # seconds for a killed process to go away
 _SHM = "/dev/shm"  # noqa: S108
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsOptions:
-    """How daemons are run: where, seconds until they must answer, the `cgroup.procs` file of their group if any.
+    """How daemons are run.
 
+    `ready_timeout` is in seconds from start to answer, `quit_timeout` for each of asking one to end, waiting for it,
+    and waiting after SIGTERM. `cgroup` is the `cgroup.procs` file of their control group if that is not to be the agent's.
     Without `private_shm` they share the host's /dev/shm, with each other and with all that use it: for tests without
     root's rights.
     """
@@ -60,6 +62,7 @@ class MpsOptions:
     shm_root: Path
     boot_id: str
     ready_timeout: float = 10.0
+    quit_timeout: float = 3.0
     cgroup: Path | None = None
     private_shm: bool = True
 
@@ -241,13 +244,14 @@ class MpsDaemons:
 
     async def _ask_to_end(self, daemon_id: str, files: DaemonFiles, process: Process) -> None:
         with suppress(DriverError):
-            await process.unless_ended(MpsClient(daemon_id, files, self._tools).ask("quit", limit=_QUIT))
-            if await process.wait(_QUIT):
+            client = MpsClient(daemon_id, files, self._tools)
+            await process.unless_ended(client.ask("quit", limit=self._options.quit_timeout))
+            if await process.wait(self._options.quit_timeout):
                 return
         if process.alive:
             log.warning("MPS control daemon %s did not quit, it is sent SIGTERM", daemon_id)
             process.signal(signal.SIGTERM)
-            await process.wait(_TERM)
+            await process.wait(self._options.quit_timeout)
 
     def _lock(self, daemon_id: str) -> asyncio.Lock:
         return self._locks.setdefault(daemon_id, asyncio.Lock())

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PAUSE = 0.1  # seconds between questions if nothing happens in the pipe directory
-_LAST_TRY = 0.05  # seconds that a question is given at least
+_LEAST = 1.0  # seconds that a question is given, however late it is
 
 
 async def configure_when_ready(
     client: MpsClient, files: DaemonFiles, process: Process, spec: MpsSpec, within: float
 ) -> None:
-    """Give a daemon that was just started its limits, as soon as it listens, `within` seconds.
+    """Give a daemon that was just started its limits, as soon as it listens, in `within` seconds or little more.
 
     :raises DeviceNotReadyError: the control program went away.
     :raises GpuToolError: the daemon ended, or does not answer in time.
@@ -39,7 +39,7 @@ async def configure_when_ready(
         while True:
             error: GpuToolError | None = None
             try:
-                await process.unless_ended(client.configure(spec, limit=max(_LAST_TRY, until - _now())))
+                await process.unless_ended(client.configure(spec, limit=max(_LEAST, until - _now())))
             except GpuToolError as exc:
                 error = exc
             if not process.alive:

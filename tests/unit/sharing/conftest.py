@@ -18,13 +18,15 @@ from tests.fakes.install import FakeDriver
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from driver.sharing.tools import Tools
+
 GPU, OTHER = "GPU-11111111-1111-4111-8111-111111111111", "GPU-22222222-2222-4222-8222-222222222222"
 
 
 @pytest.fixture
 def driver(short_tmp: Path) -> FakeDriver:
     """Fake tools under a driver root."""
-    return FakeDriver(short_tmp / "root")
+    return FakeDriver(short_tmp / "driver")
 
 
 class Node:
@@ -37,10 +39,10 @@ class Node:
         self.boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self.deaths: list[tuple[str, str]] = []
 
-    def agent(self, **options: Any) -> MpsDaemons:
+    def agent(self, tools: Tools | None = None, **options: Any) -> MpsDaemons:
         """What a newly started agent has."""
         wanted = {"root": self.root, "shm_root": self.shm_root, "boot_id": self.boot_id, "ready_timeout": 20.0}
-        daemons = MpsDaemons(self.driver.tools(), MpsOptions(**{**wanted, "private_shm": False, **options}))
+        daemons = MpsDaemons(tools or self.driver.tools(), MpsOptions(**{**wanted, "private_shm": False, **options}))
         daemons.on_death = lambda name, message: self.deaths.append((name, message))
         return daemons
 
