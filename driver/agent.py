@@ -27,6 +27,7 @@ from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
 from driver.endpoints import Endpoints
 from driver.errors import DriverError, SettingsError
+from driver.handover import Sources
 from driver.inventory.choose import make_inventory
 from driver.kube.client import KubeClient
 from driver.kube.events import EventSink
@@ -36,15 +37,18 @@ from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
 from driver.kubelet.pod_resources import PodResources
 from driver.metrics import Metrics
 from driver.monitor import Monitor
+from driver.offering import Offering
 from driver.settings import Settings, describe
 from driver.slices.build import BuildOptions
 from driver.slices.publish import SlicePublisher
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from driver.cdi.edits import EditsSource
     from driver.claims.store import Quarantined
+    from driver.model.device import Gpu
+    from driver.model.ownership import Ownership
     from driver.model.snapshot import DriverVersions
 
 log = logging.getLogger(__name__)
@@ -69,8 +73,13 @@ class Agent:
         api = ResourceApi(self._client)
         self._events = EventSink(self._client, node)
         self._inventory = make_inventory(settings)
+        self._recovered = asyncio.Event()
         self._monitor = Monitor(
-            self._inventory, tell=self._events, observer=self._metrics, resync=settings.resync_interval
+            self._inventory,
+            tell=self._events,
+            observer=self._metrics,
+            resync=settings.resync_interval,
+            owners=self._owners,
         )
         self._publisher = SlicePublisher(
             self._client, api, BuildOptions(node_name=node), events=self._events, metrics=self._metrics
@@ -90,6 +99,7 @@ class Agent:
             self._metrics,
             warn=lambda reason, message: self._events.emit(reason, message, warning=True),
         )
+        self._offering = self._make_offering()
         self._endpoints = self._make_endpoints()
         self._loop = asyncio.get_running_loop()
         self._new_snapshot = asyncio.Event()
@@ -105,6 +115,7 @@ class Agent:
             "inventory": self._monitor.missing,
             "slices": self._slices_missing,
             "kubelet": self._plugin.missing,
+            "device plugin": self._offering.missing,
         }
         found = {name: check() for name, check in checks.items()}
         return {name: why for name, why in found.items() if why}
@@ -120,11 +131,13 @@ class Agent:
             tasks.create_task(self._publish(), name="slices")
             tasks.create_task(self._events.run(), name="events")
             tasks.create_task(self._serve_claims(), name="claims")
+            tasks.create_task(self._offering.run(self._monitor), name="offering")
             tasks.create_task(_told(self._preflight(), "checking the container runtime"), name="preflight")
 
     async def stop(self) -> None:
         """Let calls under way end, then close everything. Slices stay, as pods do."""
-        await self._plugin.stop(self._settings.shutdown_timeout)
+        grace = self._settings.shutdown_timeout
+        await asyncio.gather(self._plugin.stop(grace), self._offering.stop(grace))
         endpoints = self._endpoints.stop() if self._endpoints is not None else asyncio.sleep(0)
         steps = (endpoints, self._inventory.aclose(), self._engine.aclose(), self._client.aclose())
         await asyncio.gather(*(_within(step, _LAST_STEPS) for step in steps))
@@ -155,10 +168,27 @@ class Agent:
             if finding.certain:
                 self._events.emit("CDINotEnabled", finding.message, warning=True)
 
+    # --- ownership ---------------------------------------------------------------------------------------------------
+
+    def _make_offering(self) -> Offering:
+        return Offering(
+            self._settings,
+            self._client,
+            Sources(records=self._engine.records, pods=self._pods.device_holders),
+            _edits(self._settings, lambda: self._monitor.snapshot.versions),
+            events=self._events,
+            metrics=self._metrics,
+        )
+
+    async def _owners(self, gpus: tuple[Gpu, ...]) -> Mapping[str, Ownership]:
+        await self._recovered.wait()
+        return await self._offering.handover.owners(gpus)
+
     # --- claims ------------------------------------------------------------------------------------------------------
 
     async def _serve_claims(self) -> None:
         await self._engine.recover()
+        self._recovered.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._plugin.run(), name="kubelet")
             tasks.create_task(self._keep_cdi(), name="cdi")

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from asyncinotify import Inotify
@@ -22,7 +22,7 @@ _QUIET = 0.05  # seconds without a further event: an editor writes, renames and 
 _POLL = 10.0  # seconds
 
 
-async def changes(path: Path) -> AsyncIterator[None]:
+async def changes(path: Path) -> AsyncGenerator[None, None]:
     """Yield once at the start, and after each change to `path` or what is in it, until closed."""
     from asyncinotify import Inotify
 

@@ -180,7 +180,7 @@ class Handover:
             return 0.0
         return _LOOK if self._waits() else None
 
-    def _note(self, gpus: Sequence[Gpu], found: Mapping[str, Ownership], problems: tuple[str, ...], now: float) -> None:
+    def _note(self, gpus: Sequence[Gpu], found: Mapping[str, Ownership], problems: tuple[str, ...]) -> None:
         for gpu in gpus:
             self._note_one(gpu, self._known.get(gpu.uuid), found[gpu.uuid])
         for problem in problems:

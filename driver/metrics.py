@@ -34,6 +34,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._make_call_metrics()
         self._make_state_metrics()
+        self._make_plugin_metrics()
 
     def _make_call_metrics(self) -> None:
         labels = ("driver", "operation")
@@ -81,6 +82,23 @@ class Metrics:
             driver.__version__
         ).set(1)
 
+    def _make_plugin_metrics(self) -> None:
+        registry = self.registry
+        self._owners = Gauge("gpu_dra_gpu_owners", "GPUs by who offers them", ("owner",), registry=registry)
+        self._waiting = Gauge("gpu_dra_ownership_waiting", "GPUs that wait to change owners", registry=registry)
+        self._offered = Gauge(
+            "gpu_dra_device_plugin_devices",
+            "Devices offered by the device-plugin API",
+            ("resource", "health"),
+            registry=registry,
+        )
+        self._resources = Gauge(
+            "gpu_dra_device_plugin_registered", "1 if the kubelet knows the resource", ("resource",), registry=registry
+        )
+        self._allocations = Counter(
+            "gpu_dra_device_plugin_allocations", "Allocate calls", ("resource", "result"), registry=registry
+        )
+
     def call_started(self, operation: str) -> None:
         """Count a call of the kubelet; `operation` is `prepare` or `unprepare`."""
         self._inflight.labels(names.DRIVER, operation).inc()
@@ -125,6 +143,25 @@ class Metrics:
     def registered(self, value: bool) -> None:
         """Set whether the kubelet knows the driver."""
         self._registered.set(value)
+
+    def owners(self, counts: Mapping[str, int], waiting: int) -> None:
+        """Set how many GPUs each owner has, and how many wait for another one."""
+        for owner, count in counts.items():
+            self._owners.labels(owner).set(count)
+        self._waiting.set(waiting)
+
+    def resource_registered(self, resource: str, registered: bool) -> None:
+        """Set whether the kubelet knows an extended resource."""
+        self._resources.labels(resource).set(registered)
+
+    def resource_offered(self, resource: str, *, healthy: int, unhealthy: int) -> None:
+        """Set how many devices an extended resource has."""
+        self._offered.labels(resource, "healthy").set(healthy)
+        self._offered.labels(resource, "unhealthy").set(unhealthy)
+
+    def allocated(self, resource: str, result: str = "OK") -> None:
+        """Count an Allocate call; `result` is the name of its gRPC code."""
+        self._allocations.labels(resource, result).inc()
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from driver import options
 from driver.errors import InvalidValueError
 from driver.model import names
-from driver.options import Address, option
+from driver.model.choice import GpuChoice
+from driver.model.shares import Shares
+from driver.options import Address, Kind, option
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NODE, _GPUS, _PATHS, _API, _SERVICE = "node and kubelet", "GPUs", "driver files", "Kubernetes API", "process"
+_PLUGIN = "device plugin"
 
 LONGEST_SOCKET = f"/plugins_registry/{names.DRIVER}-12345678-reg.sock"
 """Below the kubelet root, in its shortest form (`kubelet.sockets` shortens the pod UID)."""
@@ -42,6 +45,8 @@ def _is_uid(text: str) -> bool:
         return False
 
 
+_CHOICE = Kind(parse=GpuChoice.parse, metavar="off|all|GPUS", choices=("off", "all"))
+_SHARES = Kind(parse=Shares.parse, metavar="disabled|memory|unlimited|N", choices=("disabled", "memory", "unlimited"))
 _POD_UID = options.checked("UID", _is_uid, "must be a pod's UID (letters, digits, '-', '_', single '.')")
 
 
@@ -91,6 +96,61 @@ class Settings:
     nvml_timeout: float = option(options.seconds(0.01, 600), "10s", "time limit of a call into NVML", group=_GPUS)
     resync_interval: float = option(
         options.seconds(1, 86400), "1m", "how often everything is read again, whatever was notified", group=_GPUS
+    )
+
+    ownership: str = option(
+        options.text("RULES"),
+        "",
+        "who offers which GPU: dra, device-plugin or withheld, with rules such as dra;device-plugin:index=0,1 "
+        "(by index, uuid, pci, product or count); dra if empty, or device-plugin if that is on",
+        group=_PLUGIN,
+    )
+    ownership_file: Path | None = option(
+        options.USER_PATH, "", "YAML file with such rules, which may be edited at any time", group=_PLUGIN
+    )
+    device_plugin: str = option(
+        options.choice("auto", "on", "off"),
+        "auto",
+        "whether the legacy device-plugin API is served; auto is on if there is a config or an owner for it",
+        group=_PLUGIN,
+    )
+    device_plugin_config: Path | None = option(
+        options.USER_PATH,
+        "",
+        "config file of NVIDIA's device plugin, or a directory of them of which the node's label "
+        "nvidia.com/device-plugin.config names one",
+        group=_PLUGIN,
+    )
+    mig_strategy: str = option(options.text("none|single|mixed"), "", "how MIG devices are offered", group=_PLUGIN)
+    device_list_strategy: str = option(
+        options.text("STRATEGY,…"),
+        "",
+        "how containers get devices: cdi-cri (if empty), cdi-annotations, envvar, volume-mounts",
+        group=_PLUGIN,
+    )
+    device_id_strategy: str = option(
+        options.text("uuid|index"), "", "what envvar and volume-mounts name devices by", group=_PLUGIN
+    )
+    pass_device_specs: str = option(
+        options.text("true|false"), "", "whether device nodes are passed to the kubelet too", group=_PLUGIN
+    )
+    shared_devices_allocation_policy: str = option(
+        options.text("distributed|packed"), "", "which replicas a container gets", group=_PLUGIN
+    )
+    cdi_annotation_prefix: str = option(options.text("PREFIX/"), "", "prefix of CDI annotations", group=_PLUGIN)
+
+    dynamic_mig: GpuChoice = option(
+        _CHOICE,
+        "off",
+        "GPUs whose MIG partitions are made for claims and removed after; others keep the MIG devices that they have; "
+        "all, or some by index, UUID or product: 0,1 or *H100*",
+        group=_GPUS,
+    )
+    shares: Shares = option(
+        _SHARES,
+        "disabled",
+        "how claims share a device: by the memory that they ask for, without limit, or N at a time",
+        group=_GPUS,
     )
 
     driver_root: Path = option(
@@ -150,6 +210,13 @@ class Settings:
     def fake(self) -> bool:
         """Whether the GPUs are made up."""
         return self.inventory == "fake" or (self.inventory == "auto" and bool(self.gpus))
+
+    @property
+    def serves_device_plugin(self) -> bool:
+        """Whether the legacy device-plugin API may be served."""
+        if self.device_plugin != "auto":
+            return self.device_plugin == "on"
+        return bool(self.device_plugin_config or self.ownership_file or "device-plugin" in self.ownership)
 
     @property
     def plugins_dir(self) -> Path:
@@ -223,6 +290,8 @@ def _check(settings: Settings) -> None:
         refuse("inventory", "needs to know which: give --gpus, such as h100:8")
     if settings.context and settings.kubeconfig is None:
         refuse("context", "a context needs a kubeconfig")
+    if settings.device_plugin == "off" and ("device-plugin" in settings.ownership or settings.device_plugin_config):
+        refuse("device_plugin", "a config or an owner for it needs the device plugin; leave out one of them")
     longest = names.UNIX_PATH_MAX - len(LONGEST_SOCKET)
     if len(bytes(settings.kubelet_root)) > longest:
         refuse("kubelet_root", f"at most {longest} bytes, as a Unix socket's path holds {names.UNIX_PATH_MAX} in all")

@@ -27,11 +27,11 @@ from driver.model.device import FullGpu, MigDevice
 from driver.model.ownership import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from driver.config.device_plugin import PluginConfig
-    from driver.model.device import Device
+    from driver.model.device import Device, Gpu
     from driver.model.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -84,16 +84,14 @@ class PluginPaths:
 
 
 class DevicePlugins:
-    """Serves what `publish` and `configure` say. Both only note it; `run` does the work."""
+    """Serves what `publish` and `configure` say. Both only note it; `run` does the work once it has both."""
 
-    def __init__(
-        self, paths: PluginPaths, files: StaticSpec, observer: PluginObserver, tell: Teller, config: PluginConfig
-    ) -> None:
+    def __init__(self, paths: PluginPaths, files: StaticSpec, observer: PluginObserver, tell: Teller) -> None:
         self._paths = paths
         self._files = files
         self._observer = observer
         self._tell = tell
-        self._config = config
+        self._config: PluginConfig | None = None
         self._snapshot: Snapshot | None = None
         self._wanted = asyncio.Event()
         self._served: dict[str, _Served] = {}
@@ -118,11 +116,13 @@ class DevicePlugins:
             while True:
                 await self._wanted.wait()
                 self._wanted.clear()
-                if self._snapshot is not None:
+                if self._snapshot is not None and self._config is not None:
                     await self._apply(self._snapshot, self._config)
 
     async def stop(self, grace: float) -> None:
         """Leave the kubelet: it sees the lists end."""
+        for one in self._served.values():
+            one.service.close()
         await asyncio.gather(*(one.server.stop(grace) for one in self._served.values()))
 
     def missing(self) -> str:
@@ -148,7 +148,7 @@ class DevicePlugins:
                 resource=resource,
                 config=config,
                 preference=Preference(resource.devices, links, config.flags.policy),
-                why_not=lambda one: _why_not(one, snapshot),
+                why_not=self._why_not,
             )
             unhealthy = sum(bool(one.unhealthy) for one in resource.devices)
             self._observer.resource_offered(name, healthy=len(resource.devices) - unhealthy, unhealthy=unhealthy)
@@ -166,6 +166,10 @@ class DevicePlugins:
         self._served[name] = served
         if self._tasks is not None:
             self._tasks.create_task(served.run(), name=f"device plugin {name}")
+
+    def _why_not(self, one: str) -> str:
+        """Say, by the newest Snapshot, why an id may not be given away; nothing if it may."""
+        return _why_not(one, self._snapshot) if self._snapshot is not None else "is not known yet"
 
     async def _keep_files(self, snapshot: Snapshot) -> None:
         """Keep the CDI file current; on a thread, as it looks through the driver's files."""
@@ -271,19 +275,18 @@ def _devices(snapshot: Snapshot) -> Iterable[tuple[str, Device]]:
 
 
 def _why_not(one: str, snapshot: Snapshot) -> str:
-    """Say why the id is not offered."""
+    """Say why an id may not be given away; nothing if its GPU is there, well, and the device-plugin API's."""
     uuid = one.partition(SEPARATOR)[0]
-    holders: Mapping[str, str] = {found: device.gpu.uuid for found, device in _everything(snapshot)}
-    if uuid not in holders:
+    gpu = next((gpu for gpu in snapshot.gpus if uuid == gpu.uuid or uuid in _instances(gpu)), None)
+    if gpu is None:
         return "is not on this node (any more)"
-    ownership = snapshot.ownership_of(holders[uuid])
+    ownership = snapshot.ownership_of(gpu.uuid)
     if not ownership.offers(Owner.DEVICE_PLUGIN):
-        return f"is not offered through the device-plugin API: its GPU's owner is {ownership.owner}"
-    return "is not offered as this resource"
+        to = f", and is to be {ownership.wanted}" if ownership.wanted is not ownership.owner else ""
+        return f"is not offered through the device-plugin API: its GPU's owner is {ownership.owner}{to}"
+    health = snapshot.health_of(gpu.uuid)
+    return "" if health.healthy else f"is unhealthy: {health.reason}"
 
 
-def _everything(snapshot: Snapshot) -> Iterable[tuple[str, Device]]:
-    for gpu in snapshot.gpus:
-        yield gpu.uuid, FullGpu(gpu=gpu)
-        for instance in gpu.mig.instances if gpu.mig is not None else ():
-            yield instance.uuid, MigDevice(gpu=gpu, instance=instance)
+def _instances(gpu: Gpu) -> Iterable[str]:
+    return (one.uuid for one in gpu.mig.instances) if gpu.mig is not None else ()

@@ -63,7 +63,7 @@ class State:
     config: PluginConfig
     preference: Preference
     why_not: Callable[[str], str]
-    """Says why an id is not offered."""
+    """Says why an id may not be given away, by the newest facts; nothing if it may."""
 
 
 class ResourceService(pb_grpc.DevicePluginServicer):
@@ -74,6 +74,7 @@ class ResourceService(pb_grpc.DevicePluginServicer):
         self._observer = observer
         self._cdi_name = cdi_name
         self._news = asyncio.Event()
+        self._closed = False
         self.listeners = Listeners()
         self._set(state)
 
@@ -89,6 +90,11 @@ class ResourceService(pb_grpc.DevicePluginServicer):
             news, self._news = self._news, asyncio.Event()
             news.set()
 
+    def close(self) -> None:
+        """End the lists."""
+        self._closed = True
+        self._news.set()
+
     def _set(self, state: State) -> None:
         self._state = state
         self._by_id = {one.id: one for one in state.resource.devices}
@@ -103,7 +109,7 @@ class ResourceService(pb_grpc.DevicePluginServicer):
     async def ListAndWatch(self, request: pb.Empty, context: Any) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: N802
         """Tell the complete list, now and at each change, until the caller goes."""
         with self.listeners:
-            while True:
+            while not self._closed:
                 news = self._news
                 yield self._listed()
                 await news.wait()
@@ -159,10 +165,11 @@ class ResourceService(pb_grpc.DevicePluginServicer):
 
     def _one(self, one: str) -> Offered:
         device = self._by_id.get(one)
+        why = self._state.why_not(one)  # by the newest facts, even if the list is not that new yet
         if device is None:
-            raise _Refused(grpc.StatusCode.NOT_FOUND, f"device {one} {self._state.why_not(one)}")
-        if device.unhealthy:
-            raise _Refused(grpc.StatusCode.FAILED_PRECONDITION, f"device {one} is unhealthy: {device.unhealthy}")
+            raise _Refused(grpc.StatusCode.NOT_FOUND, f"device {one} {why or 'is not one of this resource'}")
+        if why:
+            raise _Refused(grpc.StatusCode.FAILED_PRECONDITION, f"device {one} {why}")
         return device
 
     @staticmethod

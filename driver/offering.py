@@ -1,0 +1,147 @@
+"""How GPUs reach pods beside DRA: who owns which GPU, and the device-plugin API for those that are given to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from driver.cdi.static import StaticSpec
+from driver.config.ownership import decode_rules, parse_rules
+from driver.handover import Handover, Sources
+from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
+from driver.plugin_config import ConfigSource, follow_yaml
+from driver.yaml_file import load_yaml, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from driver.cdi.edits import EditsSource
+    from driver.config.device_plugin import PluginConfig
+    from driver.kube.client import KubeClient
+    from driver.kube.events import EventSink
+    from driver.metrics import Metrics
+    from driver.model.ownership import Rules
+    from driver.monitor import Monitor
+    from driver.settings import Settings
+
+log = logging.getLogger(__name__)
+
+STATUS_FILE = "ownership.json"
+"""Below the driver's state directory: who has which GPU, as `gpu-dra migrate --status` shows it."""
+
+
+class Offering:
+    """Ownership and the device-plugin API, wired. Making it reads the rules and the config, and serves nothing.
+
+    :raises InvalidValueError: rules or config are wrong.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        client: KubeClient,
+        sources: Sources,
+        edits: EditsSource,
+        *,
+        events: EventSink,
+        metrics: Metrics,
+    ) -> None:
+        self._settings = settings
+        self._events = events
+        self._inline = parse_rules(settings.ownership or _default(settings), settings.source("ownership"))
+        self.handover = Handover(
+            self._first_rules(), sources, settings.state / STATUS_FILE, tell=events, observer=metrics
+        )
+        self._configs = ConfigSource(settings, client, tell=events, apply=self._apply)
+        self._plugins: DevicePlugins | None = None
+        if settings.serves_device_plugin:
+            self._plugins = DevicePlugins(
+                PluginPaths(directory=settings.device_plugins_dir, pod_uid=settings.pod_uid),
+                StaticSpec(settings.cdi_dir, edits),
+                _Observer(metrics, self.handover),
+                events,
+            )
+
+    @property
+    def config(self) -> PluginConfig | None:
+        """The device plugin's config in force; None while it is not known."""
+        return self._configs.config
+
+    async def run(self, monitor: Monitor) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.handover.run(monitor.reown), name="ownership")
+            if self._settings.ownership_file is not None:
+                tasks.create_task(self._follow_rules(), name="ownership file")
+            if self._plugins is not None:
+                monitor.subscribe(self._plugins.publish)
+                tasks.create_task(self._configs.run(), name="device plugin config")
+                tasks.create_task(self._plugins.run(), name="device plugins")
+
+    async def stop(self, grace: float) -> None:
+        """Leave the kubelet."""
+        if self._plugins is not None:
+            await self._plugins.stop(grace)
+
+    def missing(self) -> str:
+        """Return what is missing, or nothing."""
+        if self._plugins is None:
+            return ""
+        if self._configs.config is None:
+            return "the device plugin has no config yet"
+        return self._plugins.missing()
+
+    def _apply(self, config: PluginConfig) -> None:
+        if self._plugins is not None:
+            self._plugins.configure(config)
+
+    # --- rules -------------------------------------------------------------------------------------------------------
+
+    def _first_rules(self) -> Rules:
+        file = self._settings.ownership_file
+        if file is None or not file.exists():
+            return self._inline
+        return self._decoded(load_yaml(read_text(file), str(file)))
+
+    def _decoded(self, document: object) -> Rules:
+        return decode_rules(document, str(self._settings.ownership_file))
+
+    async def _follow_rules(self) -> None:
+        file = self._settings.ownership_file
+        if file is not None:
+            await follow_yaml(file, self._take_rules, self._refuse_rules)
+
+    def _take_rules(self, document: object) -> None:
+        self.handover.set_rules(self._inline if document is None else self._decoded(document))
+
+    def _refuse_rules(self, why: str) -> None:
+        log.error("%s; the rules before stay in force", why)
+        self._events.emit("OwnershipRefused", f"{why}; the rules before stay in force", warning=True)
+
+
+class _Observer:
+    """Counts, and tells the handover what was given away."""
+
+    def __init__(self, metrics: Metrics, handover: Handover) -> None:
+        self.call_started = metrics.call_started
+        self.call_finished = metrics.call_finished
+        self.resource_registered = metrics.resource_registered
+        self.resource_offered = metrics.resource_offered
+        self._metrics = metrics
+        self._handover = handover
+
+    def allocated(self, resource: str, gpu_uuids: Iterable[str]) -> None:
+        """Note that devices were given to a container."""
+        self._handover.given(gpu_uuids)
+        self._metrics.allocated(resource)
+
+    def allocate_refused(self, resource: str, code: str) -> None:
+        """Count a refusal."""
+        self._metrics.allocated(resource, code)
+
+
+def _default(settings: Settings) -> str:
+    """Return who has all GPUs where no rule says so: whoever turns the device plugin on wants it to have them."""
+    on = settings.device_plugin == "on" or settings.device_plugin_config is not None
+    return "device-plugin" if on else "dra"
