@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 _MESSAGE_MAX = 1024  # the API's limit for an Event's message
 
 
-def record(store: Store, component: str, about: Object, reason: str, message: str, *, warning: bool = False) -> None:
+def record(
+    store: Store, component: str, about: Object, reason: str, message: str, *, warning: bool = False, host: str = ""
+) -> None:
     """Tell of something that happened to an object; a repetition only counts up. Never raises."""
     message = message if len(message) <= _MESSAGE_MAX else f"{message[: _MESSAGE_MAX - 3]}..."
     digest = hashlib.sha256("\0".join((metadata(about).get("uid", ""), component, reason, message)).encode())
@@ -27,14 +29,16 @@ def record(store: Store, component: str, about: Object, reason: str, message: st
             count = {"count": old.get("count", 1) + 1, "lastTimestamp": store.now()}
             store.patch("events", name, count, namespace)
         else:
-            store.create(
-                "events", _event(store.now(), component, about, reason, message, name, warning=warning), namespace
-            )
+            source = {"component": component, **({"host": host} if host else {})}
+            event = _event(store.now(), source, about, reason, message, name, warning=warning)
+            store.create("events", event, namespace)
     except StatusError as exc:
         log.debug("no event %s for %s: %s", reason, name_of(about), exc)
 
 
-def _event(now: str, component: str, about: Object, reason: str, message: str, name: str, *, warning: bool) -> Object:
+def _event(
+    now: str, source: dict[str, str], about: Object, reason: str, message: str, name: str, *, warning: bool
+) -> Object:
     meta = metadata(about)
     return {
         "metadata": {"name": name},
@@ -49,8 +53,8 @@ def _event(now: str, component: str, about: Object, reason: str, message: str, n
         "reason": reason,
         "message": message,
         "type": "Warning" if warning else "Normal",
-        "source": {"component": component},
-        "reportingComponent": component,
+        "source": source,
+        "reportingComponent": source["component"],
         "firstTimestamp": now,
         "lastTimestamp": now,
         "count": 1,

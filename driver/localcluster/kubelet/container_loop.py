@@ -174,7 +174,7 @@ class ContainerLoop:
         )
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        self._services.events.record(self._pod(), reason, message, warning=warning)
+        self._services.record(self._pod(), reason, message, warning=warning)
 
 
 def log_path(services: NodeServices, pod_uid: str, container: str, attempt: int) -> Path:

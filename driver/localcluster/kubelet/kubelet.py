@@ -19,7 +19,6 @@ from driver.localcluster.kubelet.claims import ClaimManager
 from driver.localcluster.kubelet.device_grants import Grants
 from driver.localcluster.kubelet.device_manager import DeviceManager
 from driver.localcluster.kubelet.dra_plugins import DraPlugins
-from driver.localcluster.kubelet.events import EventRecorder
 from driver.localcluster.kubelet.health import HealthBoard
 from driver.localcluster.kubelet.node_object import NodeObject
 from driver.localcluster.kubelet.plugin_watcher import PluginWatcher
@@ -95,6 +94,10 @@ class Kubelet:
         await self.kill()
         await self.start()
 
+    def publish(self) -> None:
+        """Write the status of the node and of its pods, as far as it changed."""
+        self._running.publish()
+
     async def stop(self) -> None:
         """End the kubelet and all containers of the node."""
         await self.kill()
@@ -143,7 +146,7 @@ class _Process:
         self._watcher = PluginWatcher(paths.plugins_registry, Registrar({"DRAPlugin": self.plugins}, times), times)
         self._services = NodeServices(
             node=kubelet.name, store=store, runtime=kubelet.runtime, claims=self.claims, devices=self._devices,
-            health=self._health, events=EventRecorder(store, kubelet.name), paths=paths, times=times,
+            health=self._health, paths=paths, times=times,
         )  # fmt: skip
 
     async def start(self) -> None:
@@ -247,6 +250,10 @@ class _Process:
 
     def _active_pods(self) -> Iterator[Object]:
         return (worker.pod for worker in list(self._workers.values()) if worker.active)
+
+    def publish(self) -> None:
+        self._publish_node()
+        self._publish_pods()
 
     # --- what is written to the API server ---------------------------------------------------------------------------
 

@@ -232,4 +232,4 @@ class PodWorker:
             store.delete("pods", name_of(self.pod), namespace_of(self.pod), uid=self.uid, grace_seconds=0)
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
-        self._services.events.record(self.pod, reason, message, warning=warning)
+        self._services.record(self.pod, reason, message, warning=warning)

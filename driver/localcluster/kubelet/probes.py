@@ -85,10 +85,10 @@ async def _comes_up(
                 return True
         else:
             failures += 1
-            services.events.record(pod(), "Unhealthy", f"{kind} probe failed", warning=True)
+            services.record(pod(), "Unhealthy", f"{kind} probe failed", warning=True)
         await asyncio.sleep(probe.get("periodSeconds", 10) * scale)
     text = f"Container {state.name} failed {kind.lower()} probe, will be restarted"
-    services.events.record(pod(), "Killing", text)
+    services.record(pod(), "Killing", text)
     await container.stop(pod()["spec"].get("terminationGracePeriodSeconds", 30) * scale)
     return False
 

@@ -37,7 +37,7 @@ async def test_a_claim_reaches_the_container(bench: Bench, plugin: DraPlugin) ->
     claim = bench.claim("c1")
     bench.pod("p1", "c1", script="echo gpu is $GPU", restartPolicy="Never")
     await until(lambda: bench.phase("p1") == "Succeeded", "the pod ends")
-    assert bench.log("p1") == "gpu is gpu-0\n"
+    await until(lambda: bench.log("p1") == "gpu is gpu-0\n", "the output")
     asked = {"claims": [{"namespace": "default", "uid": claim["metadata"]["uid"], "name": "c1"}]}
     assert plugin.recorder.of("NodePrepareResources") == [asked]
     await until(lambda: plugin.recorder.of("NodeUnprepareResources") == [asked], "unprepared when the pod has ended")
@@ -67,7 +67,7 @@ async def test_a_claim_is_prepared_even_if_no_container_uses_it(bench: Bench, pl
     bench.pod("p", "c1", containers=[container])
     await running(bench, "p")
     assert names(plugin, "NodePrepareResources") == [["c1"]]
-    assert bench.log("p") == "gpu=\n"
+    await until(lambda: bench.log("p") == "gpu=\n", "the output")
 
 
 async def test_only_what_a_container_asks_for_reaches_it(bench: Bench, plugin: DraPlugin) -> None:
@@ -85,7 +85,7 @@ async def test_only_what_a_container_asks_for_reaches_it(bench: Bench, plugin: D
         container("x", request="x"),
     ]
     bench.pod("p", "c1", containers=[{**item, "image": "x"} for item in containers])
-    await until(lambda: all(bench.log("p", name) for name in ("r", "s", "all", "x")))
+    await until(lambda: all(bench.log("p", name) for name in ("r", "s", "all", "x")), "the output")
     assert [bench.log("p", name) for name in ("r", "s", "all", "x")] == ["gpu-0\n", "gpu-1\n", "gpu-1\n", "\n"]
 
 
@@ -231,7 +231,7 @@ async def test_share_ids_are_kept_apart(bench: Bench, plugin: DraPlugin) -> None
     info = bench.kubelet.claims.cache.get("default", "c1")
     assert info is not None
     assert [item.share for item in info.devices[plugin.driver]] == shares
-    assert bench.log("p") == "gpu-0\n"
+    await until(lambda: bench.log("p") == "gpu-0\n", "the output")
 
 
 async def test_a_cdi_device_that_is_missing_stops_the_start_and_says_so(bench: Bench, plugin: DraPlugin) -> None:

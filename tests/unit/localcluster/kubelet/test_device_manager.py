@@ -119,7 +119,7 @@ async def test_cdi_names_in_annotations_are_resolved(bench: Bench, plugin: Devic
     plugin.respond = lambda ids: {"annotations": {"cdi.k8s.io/dp_1": "dp.example/gpu=gpu-0"}}
     bench.pod("d", containers=[container("c", 1, "echo $GPU")], restartPolicy="Never")
     await until(lambda: bench.phase("d") == "Succeeded")
-    assert bench.log("d") == "gpu-0\n"
+    await until(lambda: bench.log("d") == "gpu-0\n", "the output")
 
 
 async def test_the_preference_is_taken_and_filled_up(bench: Bench, plugin: DevicePlugin) -> None:
@@ -179,7 +179,7 @@ async def test_running_pods_keep_their_devices_over_a_restart(bench: Bench, plug
     await until(lambda: offered(bench) == ("4", "4"))
     bench.pod("d2", containers=[container("c", 1)])
     await running(bench, "d2")
-    assert bench.log("d2") == "GPU-3\n"
+    await until(lambda: bench.log("d2") == "GPU-3\n", "the output")
 
 
 async def test_a_new_registration_replaces_the_old(bench: Bench, plugin: DevicePlugin) -> None:

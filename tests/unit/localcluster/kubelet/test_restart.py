@@ -36,7 +36,7 @@ async def test_a_second_pod_has_the_claim_prepared_again(bench: Bench) -> None:
     bench.pod("q", "c1", script="echo $GPU; sleep 100")
     await running(bench, "q")
     assert names(plugin, "NodePrepareResources") == [["c1"], ["c1"]]
-    assert bench.log("q") == "gpu-0\n"
+    await until(lambda: bench.log("q") == "gpu-0\n", "the output")
 
 
 async def test_a_pod_created_meanwhile_is_started(bench: Bench) -> None:
