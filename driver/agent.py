@@ -80,10 +80,10 @@ class Agent:
             observer=self._metrics,
             resync=settings.resync_interval,
             owners=self._owners,
+            dynamic_mig=settings.dynamic_mig,
         )
-        self._publisher = SlicePublisher(
-            self._client, api, BuildOptions(node_name=node), events=self._events, metrics=self._metrics
-        )
+        options = BuildOptions(node_name=node, partitions=bool(settings.dynamic_mig), shares=settings.shares)
+        self._publisher = SlicePublisher(self._client, api, options, events=self._events, metrics=self._metrics)
         self._store = RecordStore(settings.state / "claims", self._quarantined)
         self._pods = PodResources(settings.pod_resources_socket)
         self._engine = ClaimEngine(

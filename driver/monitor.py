@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from driver.errors import InventoryError
 from driver.inventory.base import Inventory, InventoryEvent, Xid
+from driver.model.choice import NO_GPUS
 from driver.model.health import LOST
 from driver.model.snapshot import WHOLE_INVENTORY, Problem, Snapshot
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from driver.inventory.base import Reading
+    from driver.model.choice import GpuChoice
     from driver.model.device import Gpu
     from driver.model.health import Health
     from driver.model.ownership import Ownership
@@ -59,6 +61,7 @@ class Monitor:
     """Keeps the current Snapshot. `resync` is how often, in seconds, it reads without being told to.
 
     `owners` tells for each Snapshot who has which GPU, by UUID, leaving out what is simply DRA's; without it, all are.
+    `dynamic_mig` says which GPUs are partitioned for claims.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class Monitor:
         observer: MonitorObserver,
         resync: float = 60.0,
         owners: Owners | None = None,
+        dynamic_mig: GpuChoice = NO_GPUS,
     ) -> None:
         self._inventory = inventory
         self._tell = tell
         self._observer = observer
         self._resync = resync
         self._owners = owners
+        self._dynamic_mig = dynamic_mig
         self._owning = asyncio.Lock()
         self._snapshot: Snapshot | None = None
         self._subscribers: list[Callable[[Snapshot], None]] = []
@@ -153,7 +158,7 @@ class Monitor:
         except Exception as exc:
             log.exception("internal error while reading the GPUs")
             return unavailable(self._snapshot, f"internal error: {exc!r}")
-        return advance(self._snapshot, reading)
+        return advance(self._snapshot, reading, self._dynamic_mig)
 
     def _adopt(self, found: Snapshot) -> None:
         unhealthy = len(found.health)
@@ -180,12 +185,23 @@ class Monitor:
     def _announce(self, before: Snapshot, found: Snapshot) -> None:
         if not before.gpus:
             log.info("found %d GPUs: %s", len(found.gpus), _products(found.gpus) or "none")
+            self._announce_choice(found)
         for problem in _without(found.problems, before.problems):
             self._warn("InventoryProblem", f"{problem.object}: {problem.message}")
         for problem in _without(before.problems, found.problems):
             if all(problem.object != other.object for other in found.problems):
                 log.info("%s answers again", problem.object)
         self._announce_gpus(before, found)
+
+    def _announce_choice(self, found: Snapshot) -> None:
+        chosen = [gpu for gpu in found.gpus if gpu.uuid in found.dynamic_mig]
+        able = [gpu.name for gpu in chosen if gpu.mig is not None]
+        if able:
+            log.info("partitioned for claims: %s", ", ".join(able))
+        if len(able) < len(chosen):
+            log.info("without MIG: %s", ", ".join(gpu.name for gpu in chosen if gpu.mig is None))
+        for word in self._dynamic_mig.unmatched(found.gpus) if found.gpus else ():
+            log.warning("dynamic_mig: %r means no GPU of this node", word)
 
     def _announce_gpus(self, before: Snapshot, found: Snapshot) -> None:
         known = {gpu.uuid for gpu in before.gpus}
@@ -240,7 +256,7 @@ class Monitor:
         return f"{name} ({gpu_uuid})"
 
 
-def advance(before: Snapshot | None, reading: Reading) -> Snapshot:
+def advance(before: Snapshot | None, reading: Reading, dynamic_mig: GpuChoice = NO_GPUS) -> Snapshot:
     """Return what is known after a reading. Pure.
 
     A known GPU that is missing is lost; it is given up only when another GPU has taken its name.
@@ -248,12 +264,24 @@ def advance(before: Snapshot | None, reading: Reading) -> Snapshot:
     taken = {gpu.uuid for gpu in reading.gpus} | {gpu.name for gpu in reading.gpus}
     known = before.gpus if before is not None else ()
     lost = [gpu for gpu in known if gpu.uuid not in taken and gpu.name not in taken]
+    gpus = tuple(sorted((*reading.gpus, *lost), key=_identity))
     return Snapshot(
         versions=reading.versions,
-        gpus=tuple(sorted((*reading.gpus, *lost), key=_identity)),
+        gpus=gpus,
         health=MappingProxyType({gpu.uuid: _lost(gpu, reading.problems) for gpu in sorted(lost, key=_identity)}),
         problems=reading.problems,
+        dynamic_mig=partitioned(before, gpus, dynamic_mig),
     )
+
+
+def partitioned(before: Snapshot | None, gpus: Iterable[Gpu], choice: GpuChoice) -> frozenset[str]:
+    """Return the UUIDs of the GPUs that are partitioned for claims. Pure.
+
+    A GPU is chosen when it is first seen: if another is lost, NVML renumbers the rest, and an index means a neighbour.
+    """
+    known = {gpu.uuid for gpu in before.gpus} if before is not None else set()
+    kept = before.dynamic_mig if before is not None else frozenset()
+    return frozenset(gpu.uuid for gpu in gpus if gpu.uuid in kept or (gpu.uuid not in known and choice.names(gpu)))
 
 
 def unavailable(before: Snapshot | None, why: str) -> Snapshot:

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from driver.inventory.base import Reading
+    from driver.settings import Settings
 
 DESCRIPTION = "Show the ResourceSlices that the agent would publish for this node's GPUs, or for fake ones."
 EPILOG = """\
 examples:
   gpu-dra slices --gpus h100:8                        a summary
   gpu-dra slices --gpus h100:8,l4:130 -o yaml         the objects, one document each
+  gpu-dra slices --gpus h100 --dynamic-mig all        with all MIG partitions
   gpu-dra slices --gpus l4 --node-name n1 -o json | kubectl create -f -
 """
 
@@ -24,13 +26,13 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
     output.add_format(parser)
-    source.add_inventory_flags(parser)
+    source.add_inventory_flags(parser, "dynamic_mig", "shares")
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the slices."""
     settings, reading = source.read_gpus(args)
-    slices = build_slices(reading, settings.node_name)
+    slices = build_slices(reading, settings)
     if args.output == "json":
         output.print_json({"apiVersion": "v1", "kind": "List", "items": slices})
     elif args.output == "yaml":
@@ -40,15 +42,19 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def build_slices(reading: Reading, node_name: str) -> list[dict[str, Any]]:
-    """Return the objects that a first publication of this reading creates, but for the owner: the Node's UID."""
+def build_slices(reading: Reading, settings: Settings) -> list[dict[str, Any]]:
+    """Return the objects that a first publication of this reading creates, but for the owner: the Node's UID.
+
+    The API server is one that stores them whole.
+    """
     from driver.model.names import DRIVER
     from driver.monitor import advance
     from driver.slices.build import BuildOptions, build
     from driver.slices.diff import API_VERSION, Owner
 
-    owner = Owner(driver=DRIVER, node_name=node_name)
-    specs = build(advance(None, reading), BuildOptions(node_name=node_name))
+    owner = Owner(driver=DRIVER, node_name=settings.node_name)
+    options = BuildOptions(node_name=settings.node_name, partitions=True, shares=settings.shares)
+    specs = build(advance(None, reading, settings.dynamic_mig), options)
     return [
         {
             "apiVersion": API_VERSION,
@@ -62,7 +68,8 @@ def build_slices(reading: Reading, node_name: str) -> list[dict[str, Any]]:
 
 def _row(item: Mapping[str, Any]) -> tuple[object, ...]:
     spec = item["spec"]
-    devices = spec.get("devices", [])
-    types = sorted({device["attributes"]["type"]["string"] for device in devices})
-    ends = (devices[0]["name"], devices[-1]["name"]) if devices else ("", "")
-    return item["metadata"]["generateName"], spec["pool"]["name"], len(devices), ", ".join(types), *ends
+    entries = spec.get("devices") or spec.get("sharedCounters") or ()
+    types = sorted({entry["attributes"]["type"]["string"] for entry in spec.get("devices", ())})
+    types += ["counters"] if "sharedCounters" in spec else []
+    ends = (entries[0]["name"], entries[-1]["name"]) if entries else ("", "")
+    return item["metadata"]["generateName"], spec["pool"]["name"], len(entries), ", ".join(types), *ends

@@ -27,9 +27,9 @@ _SETTINGS = (
 )
 
 
-def add_inventory_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the settings that say where GPUs come from."""
-    add_flags(parser, _SETTINGS)
+def add_inventory_flags(parser: argparse.ArgumentParser, *more: str) -> None:
+    """Add the settings that say where GPUs come from, and some more."""
+    add_flags(parser, (*_SETTINGS, *more))
 
 
 def read_gpus(args: argparse.Namespace) -> tuple[Settings, Reading]:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from driver.model import names
 from driver.model.device import FullGpu, MigPartition
+from driver.model.shares import EXCLUSIVE, Shares
 from driver.model.topology import nvlink_domains
 from driver.slices.counters import counters_of, render_part, render_set, render_whole
 from driver.slices.devices import Node, render, render_taints
 from driver.slices.order import arrange
+from driver.slices.shares import shared
 from driver.slices.split import split
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ class BuildOptions:
     """Where the devices are, and what the API server can hold.
 
     `taints` off: it drops them, so unhealthy devices are withdrawn instead. `partitions` off: it drops counters or is
-    too old for them, so what would need them is not offered.
+    too old for them, so what would need them is not offered. `shares`: how claims share a device; exclusive where the
+    API server drops it.
     """
 
     node_name: str
@@ -37,6 +40,7 @@ class BuildOptions:
     driver: str = field(default=names.DRIVER)
     taints: bool = True
     partitions: bool = False
+    shares: Shares = EXCLUSIVE
 
     @property
     def pool_name(self) -> str:
@@ -91,7 +95,7 @@ def _countable(device: Device, counters: Mapping[str, Counters]) -> bool:
 def _item(
     device: Device, node: Node, snapshot: Snapshot, options: BuildOptions, counters: Mapping[str, Counters]
 ) -> JsonObject:
-    item = render(device, node)
+    item = shared(render(device, node), options.shares)
     known = counters.get(device.gpu.uuid)
     if known is not None and isinstance(device, MigPartition):
         item["consumesCounters"] = render_part(device.gpu, known, device.profile, device.placement)

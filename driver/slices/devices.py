@@ -64,7 +64,7 @@ def render(device: Device, node: Node) -> JsonObject:
         attributes, capacity = _full(device.gpu, node), _memory(device.gpu.memory)
     elif isinstance(device, MigDevice):
         attributes, capacity = _mig_device(device, node), _mig_capacity(device.instance.profile)
-        _add_slices(capacity, device.instance.placement, room=FACTS_LIMIT - len(attributes) - len(capacity))
+        _add_slices(capacity, device.instance.placement, room=FACTS_LIMIT - len(attributes) - len(capacity) - 1)
     else:
         attributes, capacity = _partition(device, node), _mig_capacity(device.profile)
     return _with_capacity({"name": device.name, "attributes": attributes}, capacity)
@@ -166,7 +166,10 @@ def _mig_capacity(profile: MigProfile) -> JsonObject:
 
 
 def _add_slices(capacity: JsonObject, placement: Placement, *, room: int) -> None:
-    """Name the memory slices, all of them or none: on a board with 12 they would pass the API's limit."""
+    """Name the memory slices, all of them or none: on a board with 12 they would pass the API's limit.
+
+    One place is kept for the capacity `shares`.
+    """
     if placement.size <= room:
         capacity.update({f"memorySlice{index}": _quantity(1) for index in placement.slices})
 

@@ -16,9 +16,15 @@ class Feature(enum.StrEnum):
 
     TAINTS = "device taints"
     PARTITIONS = "shared counters"
+    SHARES = "multiple allocations of a device"
 
 
-_FEATURE_OF = {"taints": Feature.TAINTS, "sharedCounters": Feature.PARTITIONS, "consumesCounters": Feature.PARTITIONS}
+_FEATURE_OF = {
+    "taints": Feature.TAINTS,
+    "sharedCounters": Feature.PARTITIONS,
+    "consumesCounters": Feature.PARTITIONS,
+    "allowMultipleAllocations": Feature.SHARES,
+}
 
 
 def dropped_fields(asked: Mapping[str, Any], stored: Mapping[str, Any]) -> frozenset[str]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from driver.errors import ApiConflictError, ApiGoneError, ApiNotFoundError, DriverError, PermanentError
 from driver.kube.resources import PARTITIONABLE_SINCE
+from driver.model.shares import EXCLUSIVE
 from driver.slices.backoff import Backoff, Repairs
 from driver.slices.build import build
 from driver.slices.diff import Owner, diff
@@ -128,7 +129,7 @@ class SlicePublisher:
     async def _round(self, snapshot: Snapshot) -> None:
         """Compare once, and write what differs."""
         await self._know_node()
-        await self._know_server()
+        await self._know_server(partitions=self._options.partitions and bool(snapshot.dynamic_mig))
         wanted = self._build(snapshot)
         plan = diff(wanted.specs, self._mirror.items(), self._owner, wanted.same)
         if plan and self.state.complete:
@@ -152,16 +153,16 @@ class SlicePublisher:
         self._owner = replace(self._owner, node_uid=str(node["metadata"]["uid"]))
         self._losses = losses
 
-    async def _know_server(self) -> None:
+    async def _know_server(self, *, partitions: bool) -> None:
         """Learn what the API server can store, whenever it may be another one than before."""
         session = self._mirror.sessions
-        if self._session == session or not (self._options.partitions or self._off):
+        if self._session == session or not (partitions or self._off):
             return
         release = await self._api.server_version()
         known, self._release, self._session = self._release, release.git_version, session
         if known not in ("", release.git_version):
             self._off = frozenset()
-        if self._options.partitions and release[:2] < PARTITIONABLE_SINCE:
+        if partitions and release[:2] < PARTITIONABLE_SINCE:
             self._off |= {Feature.PARTITIONS}
         self._report.without(self._off, f"the API server is {release.git_version}")
 
@@ -170,6 +171,7 @@ class SlicePublisher:
             self._options,
             taints=self._options.taints and Feature.TAINTS not in self._off,
             partitions=self._options.partitions and Feature.PARTITIONS not in self._off,
+            shares=EXCLUSIVE if Feature.SHARES in self._off else self._options.shares,
         )
         wanted = self._wanted
         if wanted is None or wanted.snapshot is not snapshot or wanted.options != options:

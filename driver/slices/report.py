@@ -19,6 +19,7 @@ _AGAIN = 600.0  # seconds after which the same is told once more
 
 _CONSEQUENCE = {
     Feature.TAINTS: "unhealthy GPUs are withdrawn from the ResourceSlices instead of being tainted",
+    Feature.SHARES: "each device goes to one claim at a time, although the setting lets claims share them",
     Feature.PARTITIONS: "MIG partitions are withdrawn; whole GPUs and existing MIG devices stay",
 }
 
