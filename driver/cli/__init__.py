@@ -29,6 +29,7 @@ COMMANDS = {
     "demo": "try all of it on an embedded cluster with fake GPUs",
     "inventory": "show this node's GPUs, or fake ones",
     "slices": "show the ResourceSlices that would be published",
+    "migrate": "show who offers and who holds each GPU of this node",
     "completion": "print a completion script for a shell",
 }
 """The commands; each has a module of its name here."""

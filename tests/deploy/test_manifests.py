@@ -72,6 +72,7 @@ def test_what_the_agent_writes_and_serves_is_on_the_host_by_the_same_path(name):
         settings.state,
         service_path(settings.plugins_dir, settings.pod_uid).parent,
         registration_path(settings.registry_dir, settings.pod_uid).parent,
+        settings.device_plugins_dir,
         settings.cdi_dir,
     ):
         assert str(needed) in writable & same
@@ -132,6 +133,7 @@ def test_no_privileges(name):
 def test_the_base_and_the_fake_see_nothing_of_the_host_but_the_kubelets_and_cdis_directories():
     for name in ("base", "overlays/fake"):
         assert sorted(volume["hostPath"]["path"] for volume in pod_spec(build(name))["volumes"]) == [
+            "/var/lib/kubelet/device-plugins",
             "/var/lib/kubelet/plugins/gpu.nvidia.com",
             "/var/lib/kubelet/plugins_registry",
             "/var/lib/kubelet/pod-resources",

@@ -13,7 +13,8 @@ CALLS = {
     Call("create", "resource.k8s.io", "resourceslices"),  # slices.publish
     Call("update", "resource.k8s.io", "resourceslices"),  # slices.publish
     Call("delete", "resource.k8s.io", "resourceslices"),  # slices.publish
-    Call("get", "", "nodes"),  # slices.publish: owner; agent: container runtime
+    Call("get", "", "nodes"),  # slices.publish: owner; agent: container runtime; plugin_config: the config's label
+    Call("watch", "", "nodes"),  # plugin_config: the label nvidia.com/device-plugin.config
     Call("create", "", "events"),  # kube.events
     Call("patch", "", "events"),  # kube.events: the count of repeats
 }
