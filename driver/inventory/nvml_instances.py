@@ -35,16 +35,12 @@ def gpu_instances(gpu: GpuQuery, profiles: Iterable[tuple[int, int]]) -> Iterato
 
     :raises pynvml.NVMLError: any other failure.
     """
-    seen = set()
     for profile_id, most in profiles:
         found = (gpu.api.c_nvmlGpuInstance_t * most)()
         count = ctypes.c_uint(0)
         gpu.ask_or(None, "nvmlDeviceGetGpuInstances", profile_id, found, ctypes.byref(count), absent=NO_PROFILE)
         for handle in found[: count.value]:
-            info = gpu.call("nvmlGpuInstanceGetInfo", handle)
-            if info.id not in seen:
-                seen.add(info.id)
-                yield handle, info
+            yield handle, gpu.call("nvmlGpuInstanceGetInfo", handle)
 
 
 def compute_profiles(gpu: GpuQuery, gpu_instance: Any) -> Iterator[Any]:
@@ -61,16 +57,11 @@ def compute_instances(gpu: GpuQuery, gpu_instance: Any) -> Iterator[Any]:
 
     :raises pynvml.NVMLError: NVML fails.
     """
-    seen = set()
     for profile in compute_profiles(gpu, gpu_instance):
         found = (gpu.api.c_nvmlComputeInstance_t * profile.instanceCount)()
         count = ctypes.c_uint(0)
         gpu.call("nvmlGpuInstanceGetComputeInstances", gpu_instance, profile.id, found, ctypes.byref(count))
-        for handle in found[: count.value]:
-            number = gpu.call("nvmlComputeInstanceGetInfo_v2", handle).id
-            if number not in seen:
-                seen.add(number)
-                yield handle
+        yield from found[: count.value]
 
 
 def _info(gpu: GpuQuery, function: str, *arguments: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -178,7 +179,10 @@ async def test_M2_a_gpu_in_use_keeps_its_mode(nvml: FakeNvml, inventory: NvmlInv
     assert (state.enabled, state.pending) == (False, False)
 
 
-async def test_an_ended_session_is_begun_anew(nvml: FakeNvml, inventory: NvmlInventory) -> None:
+async def test_an_ended_session_is_begun_anew(
+    nvml: FakeNvml, inventory: NvmlInventory, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     nvml.install("h100@mig").share()
     uuid = nvml.gpus[0].uuid
     nvml.control("fail nvmlGpuInstanceCreateComputeInstance 1 *", "fail nvmlGpuInstanceDestroy 1 *")
@@ -186,6 +190,7 @@ async def test_an_ended_session_is_begun_anew(nvml: FakeNvml, inventory: NvmlInv
         await inventory.create_mig(uuid, 9, HIGH)
     nvml.control()
     assert (await inventory.mig_state(uuid)).bare == (HIGH,)
+    assert caplog.text.count("NVML opened") == 2
     assert await inventory.destroy_mig(uuid, HIGH)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 
 import pytest
@@ -18,7 +19,7 @@ HIGH, LOW = Placement(4, 4), Placement(0, 4)
 GPU0 = "GPU-c71cd755-c90e-5996-9917-a0d81b6f8166"
 
 RACER = """
-import asyncio, sys
+import asyncio, contextlib, sys
 from pathlib import Path
 from driver.errors import MigError
 from driver.inventory.fake import FakeInventory
@@ -27,11 +28,16 @@ from driver.model.mig import Placement
 async def main():
     fake = FakeInventory.from_spec("h100@mig", node_name="n", mig_file=Path(sys.argv[1]))
     uuid = (await fake.read()).gpus[0].uuid
-    for start in range(7):
-        try:
-            print(start, (await fake.create_mig(uuid, 19, Placement(start, 1))).uuid, flush=True)
-        except MigError:
-            pass
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(40):
+        made = []
+        for start in range(7):
+            with contextlib.suppress(MigError):
+                made.append(await fake.create_mig(uuid, 19, Placement(start, 1)))
+        for one in made:
+            print(one.uuid)
+            assert await fake.destroy_mig(uuid, one.placement)
 
 asyncio.run(main())
 """
@@ -98,16 +104,34 @@ async def test_gpus_of_another_node_in_the_same_file_are_left_alone(agent, tmp_p
     assert (await agent().mig_state(GPU0)).instances == (made,)
 
 
-async def test_agents_that_overlap_never_make_one_device_twice(tmp_path):
-    file = tmp_path / "fake-mig.json"
+async def test_agents_that_overlap_never_lose_or_share_a_device(agent, tmp_path):
+    file, pipe = tmp_path / "fake-mig.json", asyncio.subprocess.PIPE
     racers = [
-        await asyncio.create_subprocess_exec(sys.executable, "-c", RACER, file, stdout=asyncio.subprocess.PIPE)
+        await asyncio.create_subprocess_exec(sys.executable, "-c", RACER, file, stdin=pipe, stdout=pipe)
         for _ in range(3)
     ]
-    made = [line.split() for racer in racers for line in (await racer.communicate())[0].decode().splitlines()]
+    for racer in racers:
+        assert await racer.stdout.readline() == b"ready\n"
+    outputs = await asyncio.gather(*(racer.communicate(b"go\n") for racer in racers))
     assert [racer.returncode for racer in racers] == [0, 0, 0]
-    assert sorted(int(start) for start, _ in made) == list(range(7))
-    assert len({uuid for _, uuid in made}) == 7
+    uuids = [line for output, _ in outputs for line in output.split()]
+    assert len(uuids) == len(set(uuids)) > 100
+    assert (await agent().mig_state(GPU0)).instances == ()
+
+
+async def test_a_change_builds_on_what_the_file_says_now(agent, tmp_path):
+    """Inode, size and time of a file may be as before though another agent changed it within one tick of the clock."""
+    inventory, file = agent(), tmp_path / "fake-mig.json"
+    await inventory.create_mig(GPU0, 9, HIGH)
+    await inventory.read()
+    before = file.stat()
+    with file.open("r+") as content:
+        text = content.read()
+        content.seek(0)
+        content.write(text.replace('"start": 4', '"start": 0'))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    await inventory.create_mig(GPU0, 9, HIGH)
+    assert [one.placement for one in (await inventory.mig_state(GPU0)).instances] == [LOW, HIGH]
 
 
 @pytest.mark.parametrize(
@@ -214,12 +238,18 @@ async def test_H8_a_creation_that_is_given_up_may_still_come(agent, faults, canc
 
 
 async def test_changes_take_turns(agent, faults):
-    inventory = agent()
-    faults("gpus: {0: {mig: {slow: 0.001}}}")
-    calls = [inventory.create_mig(GPU0, 19, Placement(start, 1)) for start in (0, 1, 1, 2, 2, 3)]
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    assert [isinstance(one, MigError) for one in results] == [False, False, True, False, True, False]
-    assert (await inventory.mig_state(GPU0)).bare == ()
+    inventory, watcher = agent(), agent(faults_file=None)
+    faults("gpus: {0: {mig: {slow: 0.01}}}")
+    calls = asyncio.gather(*(inventory.create_mig(GPU0, 9, one) for one in (HIGH, LOW, LOW)), return_exceptions=True)
+    half_made: list[int] = []
+
+    async def all_made() -> bool:
+        half_made.append(len((await watcher.mig_state(GPU0)).bare))
+        return calls.done()
+
+    await until(all_made)
+    assert [isinstance(one, MigError) for one in calls.result()] == [False, False, True]
+    assert set(half_made) == {0, 1}
 
 
 async def test_a_gpu_without_mig_support_has_none(agent, faults):
