@@ -218,10 +218,11 @@ async def test_probes(bench: Bench) -> None:
         "periodSeconds": 1,
         "timeoutSeconds": 10,
     }
-    spec = container(
-        "c", "sleep 100", startupProbe={**probe, "failureThreshold": 10_000}, readinessProbe={**probe, "failureThreshold": 1},
-        volumeMounts=[{"name": "v", "mountPath": "/v"}],
-    )  # fmt: skip
+    probes = {
+        "startupProbe": {**probe, "failureThreshold": 10_000},
+        "readinessProbe": {**probe, "failureThreshold": 1},
+    }
+    spec = container("c", "sleep 100", volumeMounts=[{"name": "v", "mountPath": "/v"}], **probes)
     bench.pod("p", containers=[spec], volumes=volume)
     await until(lambda: bench.events("Unhealthy"))
     assert not bench.status("p")["started"]

@@ -1,0 +1,151 @@
+"""The embedded cluster as a whole: what a person with `kubectl`, and an agent, meet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from driver.errors import InvalidValueError
+from driver.localcluster.apiserver.objects import lookup
+from driver.localcluster.cluster import LocalCluster
+from tests.unit.localcluster.kubelet.conftest import until
+from tests.unit.localcluster.kubelet.plugins import DraPlugin, device
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+DRIVER = "gpu.rec.example"
+KUBECTL = Path(sys.executable).with_name("kubectl")
+
+
+@pytest.fixture
+async def cluster(short_tmp: Path) -> AsyncIterator[LocalCluster]:
+    async with LocalCluster(short_tmp, nodes=("a", "b"), time_scale=0.01) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def plugin(cluster: LocalCluster) -> AsyncIterator[DraPlugin]:
+    """A driver on node b with two GPUs."""
+    node = cluster.node("b")
+    plugin = DraPlugin(node.kubelet.paths)
+    plugin.answer = lambda method, claim: {"devices": [device(cdi=["rec.example/gpu=gpu-0"], request="gpu")]}
+    await plugin.start()
+    spec = {"cdiVersion": "0.6.0", "kind": "rec.example/gpu"}
+    devices = [{"name": "gpu-0", "containerEdits": {"env": ["GPU=gpu-0"]}}]
+    (node.cdi_dirs[1] / "a.json").write_text(json.dumps({**spec, "devices": devices}), encoding="utf-8")
+    await until(lambda: plugin.status)
+    pool = {"name": "b", "generation": 1, "resourceSliceCount": 1}
+    gpus = [{"name": f"gpu-{number}"} for number in range(2)]
+    body = {"driver": DRIVER, "nodeName": "b", "pool": pool, "devices": gpus}
+    cluster.store.create("resourceslices", {"metadata": {"name": "s"}, "spec": body})
+    cluster.store.create(
+        "deviceclasses",
+        {"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]}},
+    )
+    yield plugin
+    await plugin.kill()
+
+
+def phase(cluster: LocalCluster, name: str) -> str:
+    return str(lookup(cluster.store.find("pods", name, "default") or {}, "status.phase"))
+
+
+async def kubectl(cluster: LocalCluster, *arguments: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        str(KUBECTL), "--kubeconfig", str(cluster.kubeconfig), *arguments,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output = (await process.communicate())[0].decode()
+    assert process.returncode == 0, output
+    return output
+
+
+async def test_nodes_are_ready_from_the_start(cluster: LocalCluster) -> None:
+    nodes = cluster.store.list("nodes")
+    assert [node["metadata"]["name"] for node in nodes] == ["a", "b"]
+    for node in nodes:
+        assert {item["type"]: item["status"] for item in node["status"]["conditions"]}["Ready"] == "True"
+
+
+async def test_a_claim_from_template_to_log_and_back(cluster: LocalCluster, plugin: DraPlugin) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+    template = {"metadata": {"name": "one"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
+    cluster.store.create("resourceclaimtemplates", template, "default")
+    container = {
+        "name": "c",
+        "image": "busybox",
+        "command": ["sh", "-c", "echo see $GPU; sleep 100"],
+        "resources": {"claims": [{"name": "g"}]},
+    }
+    spec = {"containers": [container], "resourceClaims": [{"name": "g", "resourceClaimTemplateName": "one"}]}
+    for name in ("p1", "p2", "p3"):
+        cluster.store.create("pods", {"metadata": {"name": name}, "spec": spec}, "default")
+    await until(lambda: [phase(cluster, name) for name in ("p1", "p2")] == ["Running"] * 2)
+    assert phase(cluster, "p3") == "Pending"
+    pod = cluster.store.get("pods", "p1", "default")
+    assert pod["spec"]["nodeName"] == "b"
+    assert [item["type"] for item in pod["status"]["conditions"]].count("PodScheduled") == 1
+    await until(lambda: cluster.node("b").kubelet.log_path(pod["metadata"]["uid"], "c").read_bytes())  # type: ignore[union-attr]
+    assert await kubectl(cluster, "logs", "p1") == "see gpu-0\n"
+    await kubectl(cluster, "delete", "pod", "p1")
+    await until(lambda: phase(cluster, "p3") == "Running", "the third gets the first's GPU")
+    for name in ("p2", "p3"):
+        cluster.store.delete("pods", name, "default")
+    await until(lambda: not cluster.store.list("resourceclaims"), "generated claims go with their pods")
+    assert plugin.recorder.methods().count("NodeUnprepareResources") == 3
+
+
+async def test_logs_of_a_pod_without_a_node_are_refused(cluster: LocalCluster) -> None:
+    spec = {"containers": [{"name": "c", "image": "x"}], "nodeSelector": {"no": "such"}}
+    cluster.store.create("pods", {"metadata": {"name": "p"}, "spec": spec}, "default")
+    with pytest.raises(AssertionError, match="pod p does not have a host assigned"):
+        await kubectl(cluster, "logs", "p")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"nodes": ()}, "at least one name"),
+        ({"nodes": ("a", "a")}, "none twice"),
+        ({"nodes": ("A_",)}, "DNS subdomain"),
+        ({"kubernetes": "1.20"}, "one of 1.34"),
+        ({"feature_gates": {"Nope": True}}, "feature-gates: invalid value 'Nope'"),
+        ({"time_scale": 0}, "a number above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(short_tmp: Path, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        LocalCluster(short_tmp, **more)
+
+
+async def test_as_a_command(short_tmp: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "driver.localcluster", "--root", str(short_tmp), "--nodes", "2", "--kubernetes", "1.35",
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = json.loads(await process.stdout.readline())
+    assert set(said["nodes"]) == {"node-1", "node-2"}
+    assert Path(said["KUBECONFIG"]).exists()
+    for node in said["nodes"].values():
+        assert Path(node["kubeletRoot"], "plugins_registry").is_dir()
+        assert all(Path(path).is_dir() for path in node["cdiDirs"])
+        assert node["agent"][:2] == ["gpu-dra", "run"]
+    process.send_signal(signal.SIGTERM)
+    assert await process.wait() == 0
+
+
+async def test_a_command_that_cannot_start_says_why(short_tmp: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "driver.localcluster", "--root", str(short_tmp), "--feature-gates", "Nope=true",
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert "feature-gates: invalid value 'Nope'" in (await process.communicate())[1].decode()
+    assert process.returncode == 1
