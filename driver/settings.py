@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _NODE, _GPUS, _PATHS, _API, _SERVICE = "node and kubelet", "GPUs", "driver files", "Kubernetes API", "process"
+_SHARING = "sharing of GPUs"
 _PLUGIN = "device plugin"
 
 LONGEST_SOCKET = f"/plugins_registry/{names.DRIVER}-12345678-reg.sock"
@@ -180,6 +181,37 @@ class Settings:
         group=_PATHS,
     )
 
+    mps: str = option(
+        options.choice("child", "off"),
+        "child",
+        "how MPS control daemons run: as children of the agent, or not at all",
+        group=_SHARING,
+    )
+    mps_ready_timeout: float = option(
+        options.seconds(0.1, 600), "10s", "how long a new MPS control daemon may take until it answers", group=_SHARING
+    )
+    mps_shm_dir: Path = option(
+        options.PATH,
+        "/dev/shm/gpu-dra",  # noqa: S108 - it has to be memory, and is root's
+        "directory, in the host's /dev/shm, for the shared memory of MPS daemons and their clients",
+        group=_SHARING,
+    )
+    mps_cgroup: Path | None = option(
+        options.OPTIONAL_PATH,
+        "",
+        "directory of a control group outside the agent's, so that MPS daemons outlive its container; made if missing",
+        group=_SHARING,
+    )
+    nvidia_smi: Path | None = option(
+        options.OPTIONAL_PATH, "", "nvidia-smi, if it is not found below the driver root", group=_SHARING
+    )
+    mps_control: Path | None = option(
+        options.OPTIONAL_PATH, "", "nvidia-cuda-mps-control, if it is not found below the driver root", group=_SHARING
+    )
+    tool_timeout: float = option(
+        options.seconds(0.1, 600), "10s", "time limit of one run of nvidia-smi", group=_SHARING
+    )
+
     kubeconfig: Path | None = option(
         options.USER_PATH, "", "kubeconfig of the cluster; the pod's service account if empty", group=_API
     )
@@ -247,6 +279,11 @@ class Settings:
     def faults(self) -> Path:
         """The file with the faults of fake GPUs."""
         return self.faults_file or self.state / "faults.yaml"
+
+    @property
+    def mps_dir(self) -> Path:
+        """The directory of the MPS control daemons' sockets and logs."""
+        return self.state / "mps"
 
     @property
     def boot_id(self) -> Path:

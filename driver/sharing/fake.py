@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 class FakeState:
     """What real GPUs and processes would hold until the node's next boot. Unreadable is the same as none."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, boot_id: str = "") -> None:
         self._file = file
-        self._values: dict[str, Any] = {}
-        with suppress(OSError, ValueError):
-            self._values = json.loads(file.read_bytes())
+        self._values: dict[str, Any] = {"boot": boot_id}
+        with suppress(OSError, ValueError, TypeError):
+            values = dict(json.loads(file.read_bytes()))
+            if values.get("boot") == boot_id:
+                self._values = values
 
     def get(self, kind: str, name: str) -> Any:
         """Return a value, None if there is none."""

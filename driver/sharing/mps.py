@@ -9,9 +9,10 @@ client ends all clients on that GPU; limits hold for each process (see `driver.s
 shared by all; whoever is in a container with the pipe directory can become a client. For hard walls there is MIG.
 
 The daemon lives on when the agent ends, and is found again by `adopt`. In a container that takes more: the runtime
-kills what is left in the container's control group and pid namespace, so the pod needs `hostPID`, and `cgroup` the
-`cgroup.procs` file of a group outside. Else the daemon ends with its agent's container, and so do its clients' CUDA
-contexts; the next agent's `adopt` is false, and `start` makes a new daemon in the same directories.
+kills what is left in the container's pid namespace and control group, so the pod needs `hostPID`, and `cgroup` has to
+be a group outside; that also keeps the servers' memory out of the agent's limit. Else the daemon ends with its agent's
+container, and so do its clients' CUDA contexts; the next agent's `adopt` is false, and `start` makes a new daemon in
+the same directories. Running each daemon as a pod instead would be another `MpsControl`; there is none yet.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class MpsOptions:
     """How daemons are run.
 
     `ready_timeout` is in seconds from start to answer, `quit_timeout` for each of asking one to end, waiting for it,
-    and waiting after SIGTERM. `cgroup` is the `cgroup.procs` file of their control group if that is not to be the agent's.
+    and waiting after SIGTERM. `cgroup` is the directory of their control group, if that is not to be the agent's.
     Without `private_shm` they share the host's /dev/shm, with each other and with all that use it: for tests without
     root's rights.
     """

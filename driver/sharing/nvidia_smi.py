@@ -15,7 +15,7 @@ from driver.errors import GpuToolError, PermanentError, SettingNotSupportedError
 if TYPE_CHECKING:
     from driver.sharing.tools import Output, Tools
 
-_NAME = "nvidia-smi"
+PROGRAM = "nvidia-smi"
 _UNSUPPORTED, _NO_PERMISSION = 3, 4
 _NOT_SUPPORTED = re.compile(r"not[ _]?supported|unsupported", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"insufficient permissions|do(es)? not have permission", re.IGNORECASE)
@@ -39,8 +39,8 @@ class NvidiaSmi:
         """
         if not _GPU.fullmatch(gpu_uuid):
             raise GpuToolError(f"{gpu_uuid!r} is no GPU's UUID: nvidia-smi was not run")
-        what = f"GPU {gpu_uuid}: {_NAME} {' '.join(arguments)}"
-        tool = self._tools.find(_NAME)
+        what = f"GPU {gpu_uuid}: {PROGRAM} {' '.join(arguments)}"
+        tool = self._tools.find(PROGRAM)
         output = await self._tools.run(tool, tool.argv(*arguments), limit=self._limit, what=what)
         _check(output, what)
         return output.text

@@ -1,0 +1,54 @@
+"""What the settings make of sharing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from driver.inventory.driver_root import DriverRoot
+from driver.settings import load_settings
+from driver.sharing.base import MpsSpec
+from driver.sharing.choose import Sharing, make_sharing
+from driver.sharing.fake import FakeMps
+from driver.sharing.mps import MpsDaemons
+from tests.unit.sharing.conftest import GPU
+
+if TYPE_CHECKING:
+    from tests.fakes.install import FakeDriver
+
+
+def make(root: Path, **flags: str) -> Sharing:
+    settings = load_settings({"node_name": "n1", "state_dir": str(root / "state"), **flags}, {})
+    return make_sharing(settings, DriverRoot(settings.driver_root), "boot")
+
+
+def test_fake_gpus_have_fake_sharing(tmp_path: Path) -> None:
+    assert isinstance(make(tmp_path, gpus="h100").mps, FakeMps)
+
+
+def test_real_ones_have_daemons_below_the_state_directory(tmp_path: Path) -> None:
+    mps = make(tmp_path).mps
+    assert isinstance(mps, MpsDaemons)
+    pipe, shm = mps.edits("uid", MpsSpec(devices=())).mounts
+    assert (pipe.host_path, shm.host_path) == (f"{tmp_path}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
+
+
+@pytest.mark.parametrize("gpus", ["", "h100"])
+def test_mps_can_be_switched_off(tmp_path: Path, gpus: str) -> None:
+    assert make(tmp_path, mps="off", gpus=gpus).mps is None
+
+
+async def test_a_setting_names_nvidia_smi(tmp_path: Path, driver: FakeDriver) -> None:
+    sharing = make(tmp_path, nvidia_smi=str(driver.bin / "nvidia-smi"))
+    await sharing.time_slices.set(GPU, 1)
+    await sharing.compute_modes.set(GPU, "PROHIBITED")
+    assert len(driver.calls()) == 2
+
+
+def test_a_claims_and_a_gpus_daemon_fit_below_the_usual_state_directory() -> None:
+    mps = make(Path("/"), state_dir="").mps
+    assert mps is not None
+    for name in ("0a5b2c3d-1111-4222-8333-444455556666", GPU):
+        mps.edits(name, MpsSpec(devices=()))
