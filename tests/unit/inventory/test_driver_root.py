@@ -110,6 +110,17 @@ def test_watched_directories_of_a_root_that_is_there(tmp_path: Path) -> None:
     assert watched[tmp_path] == {"lib", "run"}
 
 
+def test_other_programs_and_the_libraries_directory(tmp_path: Path) -> None:
+    root = DriverRoot(tmp_path)
+    assert (root.binary("nvidia-cuda-mps-control"), root.library_directory()) == (None, None)
+    program = tmp_path / "usr/bin/nvidia-cuda-mps-control"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    file = library(tmp_path)
+    assert root.binary("nvidia-cuda-mps-control") == program
+    assert root.library_directory() == file.parent
+
+
 def test_watched_directories_of_a_root_that_is_missing(tmp_path: Path) -> None:
     assert DriverRoot(tmp_path / "nvidia/driver").watched() == {tmp_path: {"nvidia"}}
 
