@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driver.claims.effect import Effect, Key, Partition, is_found, with_found
@@ -246,7 +246,7 @@ class ClaimState:
             case Complete():
                 return self._complete(operation, writes)
             case Unprepare():
-                return self._release(operation, drops)
+                return self._release(operation, writes, drops)
             case Abandon():
                 return self._abandon(operation, drops)
             case Drop():
@@ -264,7 +264,7 @@ class ClaimState:
                 self._cdi.restore(record)
                 return record.answer
             if effects := self._to_undo(record):
-                return Undo(record=record, effects=effects)
+                return _undo(record, effects, writes)
         others = self._others(uid, writes)
         plan = self._plan(allocation, {other.claim.uid: other.holdings for other in others} | self._suspects(uid))
         self._check_agreement(plan, others)
@@ -322,7 +322,7 @@ class ClaimState:
 
     # --- unprepare ---------------------------------------------------------------------------------------------------
 
-    def _release(self, operation: Unprepare, drops: list[str]) -> Outcome:
+    def _release(self, operation: Unprepare, writes: list[Record], drops: list[str]) -> Outcome:
         uid = operation.uid
         record = self._store.records.get(uid)
         if operation.only_if is not None and record != operation.only_if:
@@ -341,7 +341,7 @@ class ClaimState:
         if record is None:
             return None
         if effects := self._to_undo(record):
-            return Undo(record=record, effects=effects)
+            return _undo(record, effects, writes)
         drops.append(uid)
         return None
 
@@ -356,6 +356,14 @@ class ClaimState:
 
     def _to_undo(self, record: Record) -> tuple[Effect, ...]:
         return to_undo(record, self._others(record.claim.uid), self._boot_id)
+
+
+def _undo(record: Record, effects: tuple[Effect, ...], writes: list[Record]) -> Undo:
+    """Have effects undone. The record must say so first: half undone, it must not be answered from."""
+    if record.ready:
+        record = replace(record, ready=False)
+        writes.append(record)
+    return Undo(record=record, effects=effects)
 
 
 def _with_found(effects: Iterable[Effect], found: Mapping[Key, object], others: Iterable[Record]) -> tuple[Effect, ...]:
