@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from driver.kube.client import KubeClient
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
 Object = dict[str, Any]
 
@@ -50,13 +49,8 @@ class Api(KubeClient):
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
         await self._send("DELETE", path, body, "application/json")
 
-    async def log(self, pod_path: str, container: str) -> AsyncIterator[str]:
+    async def log(self, pod_path: str, container: str) -> AsyncGenerator[str]:
         """Yield a container's log as it grows, until the container ends."""
         async with aclosing(self._open().stream(f"{pod_path}/log?container={container}&follow=true")) as chunks:
             async for chunk in chunks:
                 yield chunk.decode(errors="replace")
-
-    async def version(self) -> tuple[int, int]:
-        """Return Kubernetes' version."""
-        found = json.loads(await self._open().request("GET", "/version"))
-        return int(found["major"]), int(found["minor"].rstrip("+"))

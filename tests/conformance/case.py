@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import copy
 import re
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from driver.errors import ApiNotFoundError
+from tests.conformance import manifests
 from tests.conformance.api import collection, path_of
 from tests.conformance.gpus import is_complete
 from tests.conformance.manifests import CLASS, DRIVER, LAST_LINE
+from tests.conformance.waiting import NotSeenError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
     from tests.conformance.api import Api, Object
     from tests.conformance.cluster import Cluster
@@ -65,6 +68,16 @@ class Case:
             await self.api.delete(self.path(kind, name))
         await self.wait.gone(kind, name)
 
+    @contextlib.asynccontextmanager
+    async def device_class(self, name: str, *selectors: str, **spec: Any) -> AsyncIterator[str]:
+        """Have a class of the driver's devices for a while; yield its name, which is the run's own."""
+        unique = f"{self.namespace}-{name}"
+        await self.create(manifests.device_class(unique, *selectors, **spec))
+        try:
+            yield unique
+        finally:
+            await self.api.delete(self.path("DeviceClass", unique))
+
     async def clean_up(self) -> None:
         """Delete all that is in the namespace; return when no pod and no claim is left."""
         for kind in (*_OWNERS, "Pod", "ResourceClaim", "ResourceClaimTemplate"):
@@ -110,13 +123,17 @@ class Case:
 
     async def output(self, pod: str, container: str = "main", *, uuids: int = 0) -> str:
         """Return what a container has written until it said that this is all, or has shown so many UUIDs."""
-        text = ""
         await self.wait.one("Pod", pod, lambda item: _has_started(item, container), f"has started {container}")
-        async with asyncio.timeout(self.wait.patience):
-            async for part in self.api.log(self.path("Pod", pod), container):
-                text += part
-                if LAST_LINE in text or len(UUID.findall(text)) >= uuids > 0:
-                    break
+        text = ""
+        try:
+            async with asyncio.timeout(self.wait.patience), aclosing(self._log(pod, container)) as parts:
+                async for part in parts:
+                    text += part
+                    if LAST_LINE in text or len(UUID.findall(text)) >= uuids > 0:
+                        break
+        except TimeoutError:
+            what = f"container {container} of pod {pod} writes {LAST_LINE!r}" if not uuids else f"{uuids} UUIDs"
+            raise NotSeenError(f"waited {self.wait.patience:g} s in vain: {what}; it wrote:\n{text}") from None
         return text.partition(LAST_LINE)[0]
 
     async def seen(self, pod: str, container: str = "main", *, count: int = 0) -> set[str]:
@@ -173,6 +190,9 @@ class Case:
         """Return the driver's slices as soon as they are complete."""
         await self.wait.until("ResourceSlice", is_complete, "the driver's slices are complete")
         return await self.slices()
+
+    def _log(self, pod: str, container: str) -> AsyncGenerator[str]:
+        return self.api.log(self.path("Pod", pod), container)
 
     async def _uid(self, pod: str) -> str:
         return str((await self.api.get(self.path("Pod", pod)))["metadata"]["uid"])

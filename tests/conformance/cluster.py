@@ -18,6 +18,7 @@ RESTART_DRIVER = "restart-driver"
 API_FAULTS = "api-faults"
 SEE_NODE = "see-node"
 BREAK_GPUS = "break-gpus"
+EXPLAIN = "explain"
 DISRUPT = "disrupt"
 
 WHY_NOT = {
@@ -26,6 +27,7 @@ WHY_NOT = {
     API_FAULTS: "the API server can be made to fail only in the embedded cluster",
     SEE_NODE: "the node's files can be looked at only where the suite started the driver (see --driver process)",
     BREAK_GPUS: "GPUs can be broken only where the suite started the driver with fake ones (see --driver process)",
+    EXPLAIN: "only the embedded cluster's scheduler tells which device fails at what",
     DISRUPT: "others on this cluster would notice; allow it with --disruptive",
 }
 """Every capability, and the reason for a skip where a cluster lacks it."""

@@ -29,6 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    suite_options.read(config)  # refuses what does not go together before anything starts
     config.option.fold_skipped = False  # what was skipped is part of the result, by name
     config.addinivalue_line("markers", "gpus(count, pattern='', linked=False): what GPUs one node must have")
     config.addinivalue_line("markers", "needs(capability, ...): what the cluster must be able to do, beside its API")

@@ -7,6 +7,8 @@ import pytest
 from tests.conformance import manifests as m
 from tests.conformance.case import uuids
 
+WRONG = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "No"}}
+
 
 @pytest.fixture
 async def pod_with_gpu(case):
@@ -46,10 +48,8 @@ async def test_a_claim_of_its_own_outlives_its_pod_and_serves_the_next(case):
 
 
 async def test_parameters_that_are_wrong_keep_the_pod_pending_and_say_why(case):
-    wrong = m.parameters(
-        {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "No"}}
-    )
-    await case.create(m.template("one", m.devices(config=(wrong,))), m.pod("pod", [m.from_template("one")]))
+    spec = m.devices(config=(m.parameters(WRONG),))
+    await case.create(m.template("one", spec), m.pod("pod", [m.from_template("one")]))
     message = await case.event("FailedPrepareDynamicResources", about="pod")
     assert "sharing.strategy" in message
     assert "TimeSlicing" in message
@@ -58,6 +58,25 @@ async def test_parameters_that_are_wrong_keep_the_pod_pending_and_say_why(case):
     claim = await case.claim_of("pod")
     await case.delete("Pod", "pod")
     await case.unprepared(claim)
+
+
+async def test_parameters_of_a_class_count(case):
+    gpu = f"{m.attribute('type')} == 'gpu'"
+    async with case.device_class("wrong", gpu, config=[{"opaque": m.parameters(WRONG)["opaque"]}]) as wrong:
+        spec = m.devices(m.request("gpu", class_=wrong))
+        await case.create(m.template("one", spec), m.pod("pod", [m.from_template("one")]))
+        assert "sharing.strategy" in await case.event("FailedPrepareDynamicResources", about="pod")
+
+
+@pytest.mark.parametrize("wrong", ["first", "second"])
+async def test_only_the_parameters_of_the_chosen_subrequest_count(case, wrong):
+    choices = m.first_available("gpu", m.subrequest("first"), m.subrequest("second"))
+    spec = m.devices(choices, config=(m.parameters(WRONG, f"gpu/{wrong}"),))
+    await case.create(m.template("one", spec), m.pod("pod", [m.from_template("one")]))
+    if wrong == "first":
+        assert "sharing.strategy" in await case.event("FailedPrepareDynamicResources", about="pod")
+    else:
+        await case.running("pod")
 
 
 @pytest.mark.needs("restart-driver")

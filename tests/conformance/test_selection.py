@@ -10,6 +10,9 @@ import pytest
 from tests.conformance import manifests as m
 from tests.conformance.case import results, uuids
 
+MOST = 32
+"""Devices that a claim may ask for."""
+
 
 async def given_to(case, spec):
     """Run a pod with a claim; return its GPUs, which must be what the container sees."""
@@ -81,8 +84,8 @@ async def test_a_product_that_is_not_there_keeps_the_pod_pending(case):
     assert "cannot allocate all claims" in await refusal(case, nothing)
 
 
-async def test_the_embedded_scheduler_tells_which_device_fails_and_why(case):
-    case.cluster.require("api-faults")
+@pytest.mark.needs("explain")
+async def test_the_reason_tells_which_device_fails_at_what(case):
     needs = f'device.capacity["{m.DRIVER}"].memory.compareTo(quantity("900Gi")) >= 0'
     message = await refusal(case, m.devices(m.request("gpu", 1, needs)))
     gpu = case.gpus.all[0]
@@ -91,8 +94,8 @@ async def test_the_embedded_scheduler_tells_which_device_fails_and_why(case):
 
 async def test_more_gpus_than_there_are_keep_the_pod_pending(case):
     too_many = max(Counter(gpu.pool for gpu in case.gpus.all).values()) + 1
-    if too_many > 32:
-        pytest.skip("a claim can't ask for more than 32 devices")
+    if too_many > MOST:
+        pytest.skip(f"a claim can't ask for more than {MOST} devices")
     assert "cannot allocate all claims" in await refusal(case, m.devices(m.request("gpu", too_many)))
 
 

@@ -1,0 +1,138 @@
+"""The conformance suite itself: on a cluster that it reaches by a kubeconfig only, and failing when it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from driver.kube.client import KubeClient
+
+ROOT = Path(__file__).parents[2]
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+
+
+class World:
+    """An embedded cluster in a process of its own, and the command line of its node's driver."""
+
+    def __init__(self, description):
+        self.kubeconfig = description["KUBECONFIG"]
+        ((self.node, about),) = description["nodes"].items()
+        self.kubelet_root, self.cdi_dir = about["kubeletRoot"], about["cdiDirs"][1]
+        self.agent = about["agent"][1:]
+
+    def process(self, **changes):
+        chosen = {"kubelet-root": self.kubelet_root, "cdi-dir": self.cdi_dir, "node": self.node, **changes}
+        flags = [part for name, value in chosen.items() for part in (f"--{name}", value)]
+        return ["--driver", "process", *flags]
+
+    def suite(self, *arguments):
+        command = [*PYTEST, "tests/conformance", "--kubeconfig", self.kubeconfig, *arguments]
+        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    async def namespaces(self):
+        async with KubeClient.from_kubeconfig(self.kubeconfig) as client:
+            listed = await client.list("/api/v1/namespaces")
+        names = [item["metadata"]["name"] for item in listed["items"]]
+        return [name for name in names if name.startswith("gpu-dra-conformance-")]
+
+
+@pytest.fixture(scope="module")
+def world():
+    root = Path(tempfile.mkdtemp(prefix="gs", dir="/tmp"))
+    command = [sys.executable, "-m", "driver.localcluster", "--root", str(root), "--time-scale", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as cluster:
+        try:
+            yield World(json.loads(cluster.stdout.readline()))
+        finally:
+            cluster.send_signal(signal.SIGTERM)
+            cluster.wait(20)
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def finished(suite):
+    output, _ = suite.communicate(timeout=100)
+    return suite.returncode, output
+
+
+async def test_a_cluster_without_the_driver_fails_and_says_so(world):
+    status, output = finished(world.suite("-k", "one_pod_gets_one_gpu", "--patience", "1"))
+    assert status == 1
+    assert f"There is no driver to test on {server(world)}" in output
+    assert "--driver process" in output
+    assert await world.namespaces() == []
+
+
+async def test_the_suite_starts_the_driver_reports_and_leaves_nothing(world, tmp_path):
+    report = tmp_path / "report.xml"
+    chosen = "one_pod_gets_one_gpu or killed_driver or kubelet_was_down or nvlink-pair or deleted_slice"
+    status, output = finished(world.suite(*world.process(), "-k", chosen, "--junitxml", str(report)))
+    assert status == 0, output
+    assert "needs restart-kubelet: the kubelet can be stopped and started only in the embedded cluster" in output
+    assert "needs disrupt: others on this cluster would notice; allow it with --disruptive" in output
+    (suite,) = ET.parse(report).getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("7", "0", "4")
+    assert await world.namespaces() == []
+    async with KubeClient.from_kubeconfig(world.kubeconfig) as client:
+        for plural in ("deviceclasses", "resourceslices"):
+            assert (await client.list(f"/apis/resource.k8s.io/v1/{plural}"))["items"] == []
+    assert not list(Path(world.kubelet_root).glob("plugins*/**/*.sock"))
+
+
+async def test_a_node_whose_runtime_does_not_find_the_devices_fails(world, tmp_path):
+    elsewhere = world.process(**{"cdi-dir": str(tmp_path)})
+    status, output = finished(world.suite(*elsewhere, "-k", "one_pod_gets_one_gpu", "--patience", "3"))
+    assert status == 1
+    assert "waited 3 s in vain: Pod pod is Running" in output
+    assert "unresolvable CDI devices" in output
+    assert "the driver's log" in output
+    assert await world.namespaces() == []
+
+
+async def test_two_runs_at_once_do_not_disturb_each_other(world):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GPU_DRA_")}
+    await install_classes(world)
+    with subprocess.Popen([sys.executable, "-m", "driver", *world.agent], env=environment, stderr=-3) as driver:
+        try:
+            runs = [world.suite("-k", "test_pods", "--patience", "20") for _ in range(2)]
+            for status, output in [finished(run) for run in runs]:
+                assert status == 0, output
+        finally:
+            driver.kill()
+    assert await world.namespaces() == []
+
+
+@pytest.mark.parametrize("arguments", [["--driver", "process"], ["--context", "x"]])
+def test_options_that_do_not_go_together_are_refused(arguments):
+    done = subprocess.run(
+        [*PYTEST, "tests/conformance", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "need --kubeconfig" in done.stderr
+
+
+def test_help_shows_the_options():
+    done = subprocess.run(
+        [*PYTEST, "tests/conformance", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for option in ("--kubeconfig", "--driver", "--kubelet-root", "--cdi-dir", "--image", "--junitxml", "--patience"):
+        assert option in done.stdout
+    assert "Says whether the driver works in a cluster" in done.stdout
+
+
+def server(world):
+    return KubeClient.from_kubeconfig(world.kubeconfig).server
+
+
+async def install_classes(world):
+    from tests.conformance import install
+
+    await install.classes(Path(world.kubeconfig))
