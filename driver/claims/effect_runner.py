@@ -5,6 +5,7 @@ Undoing is safe whether the effect was done, half done or not done at all: it br
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, assert_never
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from driver.inventory.base import Partitioner
     from driver.sharing.base import ClientEdits, ComputeModePolicy, MpsControl, TimeSlicePolicy
+
+log = logging.getLogger(__name__)
 
 
 class EffectRunner:
@@ -82,8 +85,7 @@ class EffectRunner:
                 if effect.found is not None:
                     await self._restore_mig_mode(effect)
             case Partition():
-                await self._partitioner().destroy_mig(effect.gpu, effect.placement)
-                self._changed()
+                await self._unmake(effect)
             case ComputeMode():
                 if effect.found is not None:
                     await self._compute_modes().set(effect.gpu, effect.found)
@@ -150,6 +152,22 @@ class EffectRunner:
             gpu_instance_id=made.gpu_instance_id,
             compute_instance_id=made.compute_instance_id,
         )
+
+    async def _unmake(self, effect: Partition) -> None:
+        """Remove what was made. What took its place since, with a UUID that we did not record, is somebody else's."""
+        if effect.uuid:
+            state = await self._partitioner().mig_state(effect.gpu)
+            there = [one.uuid for one in state.instances if one.placement == effect.placement]
+            if there and effect.uuid not in there:
+                log.warning(
+                    "%s: MIG device %s is gone, and %s is in its place: it is left",
+                    effect.device,
+                    effect.uuid,
+                    there[0],
+                )
+                return
+        await self._partitioner().destroy_mig(effect.gpu, effect.placement)
+        self._changed()
 
     async def _restore_mig_mode(self, effect: MigMode) -> None:
         """Restore MIG mode; instances that somebody else made meanwhile are a reason to leave it on."""

@@ -189,6 +189,16 @@ async def test_a_placement_taken_by_somebody_else_is_an_error_and_left_alone(ben
     assert bench.node.leftovers() == []
 
 
+async def test_a_device_that_somebody_put_in_place_of_ours_is_left_alone(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    await bench.prepare(1)
+    await bench.hardware.destroy_mig("GPU-0", Placement(0, 1))
+    foreign = await bench.hardware.create_mig("GPU-0", 19, Placement(0, 1))
+    assert await bench.unprepare(1) is None
+    assert bench.hardware.instances["GPU-0"] == {Placement(0, 1): foreign}
+    assert bench.node.leftovers() == []
+
+
 async def test_what_a_crash_left_half_done_is_undone_at_the_next_start(bench: Bench) -> None:
     """The driver dies after the GPU instance was made: the intent is on disk, nobody comes back for the claim."""
     bench.claims.add(claim(1, result(part(0))))
