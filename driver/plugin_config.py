@@ -30,14 +30,15 @@ DEFAULT = "default"
 _PEER_CONFIG = "CONFIG_FILE"
 _SUFFIXES = ("", ".yaml", ".yml")
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds between tries to read the node's label
-_FLAGS = {
-    "mig_strategy": "mig_strategy",
-    "device_list_strategy": "device_list_strategy",
-    "device_id_strategy": "device_id_strategy",
-    "pass_device_specs": "pass_device_specs",
-    "cdi_annotation_prefix": "cdi_annotation_prefix",
-    "shared_devices_allocation_policy": "policy",
-}
+_FLAGS = (
+    "mig_strategy",
+    "device_list_strategy",
+    "device_id_strategy",
+    "pass_device_specs",
+    "cdi_annotation_prefix",
+    "shared_devices_allocation_policy",
+)
+"""The peer's flags that are settings of ours too."""
 
 
 class Teller(Protocol):
@@ -63,7 +64,7 @@ class ConfigSource:
         apply: Callable[[PluginConfig], None],
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._flags = {flag: str(getattr(settings, name)) for name, flag in _FLAGS.items()}
+        self._flags = {name: str(getattr(settings, name)) for name in _FLAGS}
         self._environ = environ if settings.serves_device_plugin else {}
         self._path = settings.device_plugin_config or self._peer_path()
         self._node = settings.node_name

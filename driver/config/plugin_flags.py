@@ -47,14 +47,14 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginFlags:
-    """What the flags say. `policy` is empty if nobody chose one; `gfd` holds what feature discovery was given."""
+    """What the flags say. The policy is empty if nobody chose one; `gfd` holds what feature discovery was given."""
 
     mig_strategy: str = "none"
     device_list_strategy: tuple[str, ...] = ("cdi-cri",)
     device_id_strategy: str = "uuid"
     pass_device_specs: bool = False
     cdi_annotation_prefix: str = "cdi.k8s.io/"
-    policy: str = ""
+    shared_devices_allocation_policy: str = ""
     gds: bool = False
     mofed: bool = False
     gdrcopy: bool = False
@@ -221,7 +221,7 @@ FLAGS = (
     _flag("device_list_strategy", "plugin.deviceListStrategy", "DEVICE_LIST_STRATEGY", _strategies, _strategies_text),
     _flag("device_id_strategy", "plugin.deviceIDStrategy", "DEVICE_ID_STRATEGY", _choice(*ID_STRATEGIES)),
     _flag("cdi_annotation_prefix", "plugin.cdiAnnotationPrefix", "CDI_ANNOTATION_PREFIX", _annotation_prefix),
-    _flag("policy", "plugin.sharedDevicesAllocationPolicy", "SHARED_DEVICES_ALLOCATION_POLICY", _choice(*POLICIES)),
+    _flag("shared_devices_allocation_policy", "plugin.sharedDevicesAllocationPolicy", "SHARED_DEVICES_ALLOCATION_POLICY", _choice(*POLICIES)),
     _flag("ctk_path", "plugin.nvidiaCTKPath", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH", _absolute, None,
           "the hook program is the setting --cdi-hook"),
     _flag("container_driver_root", "plugin.containerDriverRoot", "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",

@@ -147,7 +147,7 @@ class DevicePlugins:
             state = State(
                 resource=resource,
                 config=config,
-                preference=Preference(resource.devices, links, config.flags.policy),
+                preference=Preference(resource.devices, links, config.flags.shared_devices_allocation_policy),
                 why_not=self._why_not,
             )
             unhealthy = sum(bool(one.unhealthy) for one in resource.devices)
