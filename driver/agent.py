@@ -29,6 +29,7 @@ from driver.endpoints import Endpoints
 from driver.errors import DriverError, SettingsError
 from driver.handover import Sources
 from driver.inventory.choose import make_inventory
+from driver.inventory.driver_root import DriverRoot
 from driver.kube.client import KubeClient
 from driver.kube.events import EventSink
 from driver.kube.resources import ResourceApi
@@ -39,6 +40,7 @@ from driver.metrics import Metrics
 from driver.monitor import Monitor
 from driver.offering import Offering
 from driver.settings import Settings, describe
+from driver.sharing.choose import make_sharing
 from driver.slices.build import BuildOptions
 from driver.slices.publish import SlicePublisher
 
@@ -86,11 +88,14 @@ class Agent:
         self._publisher = SlicePublisher(self._client, api, options, events=self._events, metrics=self._metrics)
         self._store = RecordStore(settings.state / "claims", self._quarantined)
         self._pods = PodResources(settings.pod_resources_socket)
+        self._boot_id = _boot_id(settings)
+        self._sharing = make_sharing(settings, DriverRoot(settings.driver_root), self._boot_id)
+        self._runner = self._effect_runner()
         self._engine = ClaimEngine(
             state=self._claim_state(),
             claims=api,
             used_claims=self._used_claims,
-            runner=EffectRunner(partitions=self._inventory, changed=self._monitor.refresh),
+            runner=self._runner,
             locks=GpuLocks(settings.state / "gpus"),
         )
         self._plugin = KubeletPlugin(
@@ -139,7 +144,8 @@ class Agent:
         grace = self._settings.shutdown_timeout
         await asyncio.gather(self._plugin.stop(grace), self._offering.stop(grace))
         endpoints = self._endpoints.stop() if self._endpoints is not None else asyncio.sleep(0)
-        steps = (endpoints, self._inventory.aclose(), self._engine.aclose(), self._client.aclose())
+        mps = self._sharing.mps.aclose() if self._sharing.mps is not None else asyncio.sleep(0)
+        steps = (endpoints, self._inventory.aclose(), self._engine.aclose(), mps, self._client.aclose())
         await asyncio.gather(*(_within(step, _LAST_STEPS) for step in steps))
 
     async def _publish(self) -> None:
@@ -202,7 +208,11 @@ class Agent:
             if await _told(self._engine.settle(), "undoing what a crash interrupted"):
                 break
             await asyncio.sleep(_SETTLE_AGAIN)
-        await _told(self._engine.resume(), "taking over MPS daemons")
+        await _told(self._resume(), "taking over MPS daemons")
+
+    async def _resume(self) -> None:
+        for daemon_id in await self._engine.resume():
+            self._mps_died(daemon_id, "it was not there when the driver started")
 
     async def _keep_cdi(self) -> None:
         """Rebuild what a reboot or another driver version has made stale (C1)."""
@@ -234,12 +244,30 @@ class Agent:
                 CdiStore(settings.cdi_dir),
                 _edits(settings, lambda: self._monitor.snapshot.versions),
                 lambda: self._monitor.snapshot,
+                self._runner.client_edits,
             ),
             snapshot=lambda: self._monitor.snapshot,
             node=settings.node_name,
             pool=settings.node_name,
-            boot_id=_boot_id(settings),
+            boot_id=self._boot_id,
         )
+
+    def _effect_runner(self) -> EffectRunner:
+        mps = self._sharing.mps
+        if mps is not None:
+            mps.on_death = self._mps_died
+        return EffectRunner(
+            partitions=self._inventory,
+            slices=self._sharing.time_slices,
+            modes=self._sharing.compute_modes,
+            daemons=mps,
+            changed=self._monitor.refresh,
+        )
+
+    def _mps_died(self, daemon_id: str, message: str) -> None:
+        """Tell that the clients of an MPS daemon have lost their GPU; it is not started again under them."""
+        log.error("MPS daemon %s: %s", daemon_id, message)
+        self._events.emit("MpsDaemonDied", f"the MPS daemon {daemon_id} died: {message}", warning=True)
 
     def _quarantined(self, entry: Quarantined) -> None:
         """Tell of a record that can't be read (S1). Called on the engine's thread."""
