@@ -37,6 +37,7 @@ async def configure_when_ready(
     until = _now() + within
     with _Changes(files.pipe) as changes:
         while True:
+            await process.unless_ended(changes.next())  # first, too: a daemon that just started has no socket yet
             error: GpuToolError | None = None
             try:
                 await process.unless_ended(client.configure(spec, limit=max(_LEAST, until - _now())))
@@ -48,7 +49,6 @@ async def configure_when_ready(
                 return
             if _now() > until:
                 raise GpuToolError(f"{client.name} does not answer {within:g} s after its start: {error}") from error
-            await process.unless_ended(changes.next())
 
 
 class _Changes:

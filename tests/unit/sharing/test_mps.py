@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from driver.errors import DeviceNotReadyError, GpuToolError, InvalidValueError, SettingNotSupportedError
+from driver.errors import DeviceNotReadyError, GpuToolError, InvalidValueError, SettingNotSupportedError, StorageError
 from driver.inventory.driver_root import DriverRoot
 from driver.sharing.base import MpsSpec
 from driver.sharing.tools import Tools
@@ -163,13 +163,22 @@ async def test_a_path_too_long_for_sockets_is_refused(node: Node) -> None:
         await node.agent(root=node.root / ("d" * 60)).start(UID, SPEC)
 
 
-async def test_a_failing_mount_is_told_as_such(node: Node) -> None:
-    if os.geteuid() == 0:
-        shm_root = node.root.parent / "notadirectory"
-        shm_root.write_text("")
-        with pytest.raises(Exception, match="cannot make the directories of an MPS daemon"):
-            await node.agent(private_shm=True, shm_root=shm_root).start(UID, SPEC)
-    assert node.processes() == []
+async def test_directories_that_can_not_be_made_are_an_error(node: Node) -> None:
+    file = node.root.parent / "file"
+    file.touch()
+    with pytest.raises(StorageError, match="cannot make the directories of an MPS daemon"):
+        await node.agent(shm_root=file).start(UID, SPEC)
+    assert node.leftovers() == []
+
+
+async def test_several_claims_at_once(node: Node) -> None:
+    daemons = node.agent()
+    names = [f"claim-{number}" for number in range(4)]
+    await asyncio.gather(*(daemons.start(name, SPEC) for name in names))
+    assert daemons.running() == set(names)
+    assert len(node.processes()) == 4
+    await asyncio.gather(*(daemons.stop(name) for name in names))
+    assert node.leftovers() == []
 
 
 # --- ending ----------------------------------------------------------------------------------------------------------
