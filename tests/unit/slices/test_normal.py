@@ -107,7 +107,7 @@ def test_anything_a_server_might_hold_is_compared(value: object) -> None:
         (spec(), set(), set()),
         (spec(taints=[]), {"taints"}, {Feature.TAINTS}),
         (spec(consumesCounters=None), {"consumesCounters"}, {Feature.PARTITIONS}),
-        (spec(allowMultipleAllocations=False), {"allowMultipleAllocations"}, set()),
+        (spec(allowMultipleAllocations=False), {"allowMultipleAllocations"}, {Feature.SHARES}),
         (spec(taints=[], consumesCounters=[]), {"taints", "consumesCounters"}, {Feature.TAINTS, Feature.PARTITIONS}),
     ],
 )

@@ -11,11 +11,12 @@ import pytest
 from driver.kube.client import KubeClient
 from driver.kube.resources import ResourceApi
 from driver.localcluster.apiserver import ApiServer, Fault, Features
+from driver.model.shares import ShareMode, Shares
 from driver.slices.build import build
 from driver.slices.dropped import Feature
 from driver.slices.normal import normal
 from driver.slices.publish import SlicePublisher
-from tests.unit.slices.helpers import FELL_OFF, NODE, OPTIONS, names, snapshot, until
+from tests.unit.slices.helpers import FELL_OFF, NODE, OPTIONS, PARTITIONS, names, partitioned, snapshot, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -70,9 +71,9 @@ class Node:
 
     @asynccontextmanager
     async def publisher(
-        self, wanted: Snapshot | None = None, options: BuildOptions = OPTIONS
+        self, wanted: Snapshot | None = None, options: BuildOptions = OPTIONS, *, timeout: float = 0.5
     ) -> AsyncIterator[SlicePublisher]:
-        async with KubeClient.from_kubeconfig(self.server.kubeconfig, timeout=0.5) as client:
+        async with KubeClient.from_kubeconfig(self.server.kubeconfig, timeout=timeout) as client:
             publisher = SlicePublisher(
                 client, ResourceApi(client), options, events=self.ears, metrics=self.ears, longest_pause=0.3
             )
@@ -472,16 +473,125 @@ async def test_another_dropped_field_is_told_once_and_never_written_in_turns(
     assert "without colour" in node.ears.events[0]
 
 
-@pytest.mark.parametrize(("release", "without"), [("1.34", {Feature.PARTITIONS}), ("1.36", set())])
-async def test_partitions_are_not_offered_to_an_old_api_server(
-    tmp_path: Path, release: str, without: set[Feature]
+# --- partitions and shares -------------------------------------------------------------------------------------------
+
+SHARED = replace(OPTIONS, shares=Shares(ShareMode.MEMORY))
+BOTH = replace(PARTITIONS, shares=Shares(ShareMode.COUNTED, 4))
+
+
+@pytest.mark.parametrize("kubernetes", ["1.36", "1.37"])
+async def test_partitions_are_published_with_the_fewest_writes(tmp_path: Path, kubernetes: str) -> None:
+    async with make_node(tmp_path, kubernetes=kubernetes) as node:
+        async with node.publisher(partitioned("h100:16"), PARTITIONS, timeout=10) as publisher:
+            await complete(publisher)
+        assert node.holds(partitioned("h100:16"), PARTITIONS)
+        assert (publisher.state.slices, publisher.state.devices) == (10, 16 * 26)
+        assert node.ears.counts == {"create": 10}
+        assert not node.ears.events
+
+
+async def test_a_claim_that_cuts_a_gpu_causes_no_write_and_an_illness_one(node: Node) -> None:
+    async with node.publisher(partitioned("h100:3"), PARTITIONS, timeout=10) as publisher:
+        await complete(publisher)
+        before = node.writes
+        for spec in (
+            "h100@mig,h100:2",
+            "h100@mig=1g.10gb:6,h100:2",
+            "h100@mig=1g.10gb*7,h100@mig=4g.40gb+3g.40gb,h100",
+        ):
+            publisher.publish(partitioned(spec))
+            await complete(publisher)
+        assert node.writes == before
+        publisher.publish(partitioned("h100:3", taints={1: (FELL_OFF,)}))
+        await complete(publisher)
+        assert node.writes == before + 1
+        assert {item["spec"]["pool"]["generation"] for item in node.slices} == {1}
+
+
+OLD = {"kubernetes": "1.34"}
+OLD_WITH_COUNTERS = {"kubernetes": "1.34", "gates": {"DRAPartitionableDevices": True}}
+OFF = {"kubernetes": "1.35"}
+SWITCHED_OFF = {"gates": {"DRAPartitionableDevices": False}}
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        (OLD, "the API server is v1.34.0: MIG partitions are withdrawn"),
+        (OLD_WITH_COUNTERS, "the API server is v1.34.0: MIG partitions are withdrawn"),
+        (OFF, "the API server drops shared counters, as that feature is off: MIG partitions are withdrawn"),
+        (SWITCHED_OFF, "the API server drops shared counters"),
+    ],
+)
+async def test_without_counters_whole_gpus_are_offered_alone_and_it_is_told_once(
+    tmp_path: Path, features: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with make_node(tmp_path, **features) as node:
+        async with node.publisher(partitioned("h100:9,l4"), PARTITIONS, timeout=10) as publisher:
+            await complete(publisher)
+            publisher.publish(partitioned("h100:8,l4"))
+            await complete(publisher)
+        assert node.holds(snapshot("h100:8,l4"))
+        assert publisher.state.without == {Feature.PARTITIONS}
+        assert len(node.ears.events) == 1
+        assert words in node.ears.events[0]
+        assert node.ears.counts["FieldsDropped"] == 1
+        assert caplog.text.count("MIG partitions are withdrawn") == 1
+
+
+async def test_an_upgrade_of_the_api_server_brings_the_partitions(tmp_path: Path) -> None:
+    async with make_node(tmp_path, kubernetes="1.34") as node:
+        async with node.publisher(partitioned("h100:2"), PARTITIONS, timeout=10) as publisher:
+            await complete(publisher)
+            await node.server.stop()
+            node.store.features = Features(kubernetes="1.36")
+            await node.server.start()
+            await until(lambda: node.holds(partitioned("h100:2"), PARTITIONS))
+            await complete(publisher)
+        assert publisher.state.without == frozenset()
+
+
+@pytest.mark.parametrize("release", ["1.34", "1.36"])
+@pytest.mark.parametrize("options", [OPTIONS, PARTITIONS])
+async def test_nothing_is_told_where_no_gpu_is_to_be_partitioned(
+    tmp_path: Path, release: str, options: BuildOptions
 ) -> None:
     async with make_node(tmp_path, kubernetes=release) as node:
-        async with node.publisher(snapshot("h100:2"), replace(OPTIONS, partitions=True)) as publisher:
+        async with node.publisher(snapshot("h100:2"), options) as publisher:
             await complete(publisher)
-        assert publisher.state.without == without
-        assert len(node.ears.events) == len(without)
         assert node.holds(snapshot("h100:2"))
+        assert not node.ears.events
+
+
+async def test_shares_are_published(node: Node) -> None:
+    async with node.publisher(snapshot("h100:2,h100@mig=1g.10gb*2"), SHARED, timeout=10) as publisher:
+        await complete(publisher)
+    assert node.holds(snapshot("h100:2,h100@mig=1g.10gb*2"), SHARED)
+    assert node.ears.counts == {"create": 1}
+
+
+@pytest.mark.parametrize("features", [OLD, OFF, {"gates": {"DRAConsumableCapacity": False}}])
+async def test_without_shares_each_device_is_exclusive_and_it_is_told_once(
+    tmp_path: Path, features: dict[str, Any]
+) -> None:
+    async with make_node(tmp_path, **features) as node:
+        async with node.publisher(snapshot("h100:2"), SHARED, timeout=10) as publisher:
+            await complete(publisher)
+            publisher.publish(snapshot("h100:3"))
+            await complete(publisher)
+        assert node.holds(snapshot("h100:3"))
+        assert publisher.state.without == {Feature.SHARES}
+        (event,) = node.ears.events
+        assert "each device goes to one claim at a time" in event
+
+
+async def test_where_both_are_off_plain_devices_are_left(tmp_path: Path) -> None:
+    async with make_node(tmp_path, kubernetes="1.35") as node:
+        async with node.publisher(partitioned("h100:2,l4"), BOTH, timeout=10) as publisher:
+            await complete(publisher)
+        assert node.holds(snapshot("h100:2,l4"))
+        assert publisher.state.without == {Feature.PARTITIONS, Feature.SHARES}
+        assert len(node.ears.events) == 2
 
 
 async def test_a_webhook_that_adds_something_is_left_alone(node: Node) -> None:
