@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 UUID = re.compile(r"\bGPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _OWNERS = ("Deployment", "Job")
+_REFUSALS = ("Unschedulable", "SchedulerError")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +225,7 @@ def with_image(item: Object, image: str) -> Object:
 
 def _refusal(pod: Object) -> Object:
     for condition in pod["status"].get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable":
+        if condition["type"] == "PodScheduled" and condition.get("reason") in _REFUSALS:
             return condition
     return {}
 

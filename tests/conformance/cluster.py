@@ -17,7 +17,6 @@ RESTART_KUBELET = "restart-kubelet"
 RESTART_DRIVER = "restart-driver"
 API_FAULTS = "api-faults"
 SEE_NODE = "see-node"
-BREAK_GPUS = "break-gpus"
 EXPLAIN = "explain"
 DISRUPT = "disrupt"
 
@@ -26,7 +25,6 @@ WHY_NOT = {
     RESTART_DRIVER: "the driver can be stopped and started only where the suite started it (see --driver process)",
     API_FAULTS: "the API server can be made to fail only in the embedded cluster",
     SEE_NODE: "the node's files can be looked at only where the suite started the driver (see --driver process)",
-    BREAK_GPUS: "GPUs can be broken only where the suite started the driver with fake ones (see --driver process)",
     EXPLAIN: "only the embedded cluster's scheduler tells which device fails at what",
     DISRUPT: "others on this cluster would notice; allow it with --disruptive",
 }
@@ -60,13 +58,17 @@ class Cluster:
     def stop(self) -> None:
         """End what `start` brought up."""
 
+    async def heal(self) -> str:
+        """Start again what a case has left stopped; return what that was, if it was anything."""
+        return ""
+
     def about(self) -> str:
         """Return what to show of the driver when a test failed."""
         return ""
 
     @property
     def node(self) -> NodeFiles:
-        """The node's files (see-node, break-gpus)."""
+        """The node's files (see-node)."""
         raise NotImplementedError
 
     async def stop_driver(self) -> None:

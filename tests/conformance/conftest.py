@@ -104,7 +104,9 @@ async def case(
     try:
         yield made
     finally:
+        stopped = await cluster.heal()
         await made.clean_up()
+    assert not stopped, f"{stopped} when the case ended"
 
 
 def _cluster(options: Options) -> Cluster:

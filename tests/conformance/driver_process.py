@@ -23,6 +23,11 @@ class DriverProcess:
         self._arguments, self._log = arguments, log
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def runs(self) -> bool:
+        """Say whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Start it."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPU_DRA_")}

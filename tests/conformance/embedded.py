@@ -40,26 +40,24 @@ class EmbeddedCluster(cluster.Cluster):
     capabilities = frozenset(cluster.WHY_NOT)
     patience = 30.0
 
-    def __init__(self, *, gpus: str, kubernetes: str, driver: bool = True) -> None:
+    def __init__(self, *, gpus: str, kubernetes: str) -> None:
         # Unix sockets need a short path, so it is not below whatever TMPDIR says.
         self.root = Path(tempfile.mkdtemp(prefix="gc", dir="/tmp"))
         self._cluster = LocalCluster(self.root, nodes=(NODE,), kubernetes=kubernetes, times=TIMES)
         super().__init__(self._cluster.kubeconfig)
         self._driver = DriverProcess(self._cluster.agent_command(NODE, gpus=gpus)[1:], self.root / "driver.log")
-        self._with_driver = driver
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded cluster", daemon=True)
         node = self._cluster.node(NODE)
-        self._kubelet = node.kubelet
+        self._kubelet, self._kubelet_runs = node.kubelet, True
         self._files = NodeFiles(node.kubelet_root, node.cdi_dirs[1])
 
     def start(self) -> None:
         """Start the cluster, install the device classes, start the driver."""
         self._thread.start()
         self._call(self._cluster.start())
-        if self._with_driver:
-            asyncio.run(install.classes(self.kubeconfig))
-            self._driver.start()
+        asyncio.run(install.classes(self.kubeconfig))
+        self._driver.start()
 
     def stop(self) -> None:
         """End the driver and the cluster, and remove its files."""
@@ -70,6 +68,17 @@ class EmbeddedCluster(cluster.Cluster):
             self._thread.join()
         self._loop.close()
         shutil.rmtree(self.root, ignore_errors=True)
+
+    async def heal(self) -> str:
+        """Start the driver and the kubelet if they do not run."""
+        stopped = []
+        if not self._kubelet_runs:
+            stopped.append("the kubelet was stopped")
+            await self.start_kubelet()
+        if not self._driver.runs:
+            stopped.append("the driver had ended")
+            self._driver.start()
+        return " and ".join(stopped)
 
     def about(self) -> str:
         """Return the end of the driver's log."""
@@ -96,10 +105,12 @@ class EmbeddedCluster(cluster.Cluster):
     async def stop_kubelet(self) -> None:
         """End the kubelet; containers run on."""
         await self._within(self._kubelet.kill())
+        self._kubelet_runs = False
 
     async def start_kubelet(self) -> None:
         """Start the kubelet."""
         await self._within(self._kubelet.start())
+        self._kubelet_runs = True
 
     @contextlib.asynccontextmanager
     async def claims_unreadable(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:

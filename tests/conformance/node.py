@@ -1,14 +1,11 @@
-"""A node's files, where the suite can look at them: what the driver leaves there, and how its fake GPUs break."""
+"""A node's files, where the suite can look at them: what the driver leaves there."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asyncinotify import Inotify, Mask
-
-from driver.files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,11 +38,6 @@ class NodeFiles:
             except TimeoutError:
                 left = ", ".join(self.left_of(claim_uid))
                 raise AssertionError(f"claim {claim_uid} is not unprepared after {patience:g} s: {left}") from None
-
-    def break_gpus(self, faults: dict[str, Any]) -> None:
-        """Break fake GPUs, by name; those not named work (see `driver.inventory.faults`)."""
-        self._state.mkdir(parents=True, exist_ok=True)
-        write_atomic(self._state / "faults.yaml", json.dumps({"gpus": faults}).encode())
 
     def _watched(self) -> Iterable[Path]:
         return [path for path in (self._cdi_dir, self._state / "claims") if path.is_dir()]

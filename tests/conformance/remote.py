@@ -32,7 +32,7 @@ class ProcessCluster(InstalledCluster):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.capabilities |= {cluster.RESTART_DRIVER, cluster.SEE_NODE, cluster.BREAK_GPUS}
+        self.capabilities |= {cluster.RESTART_DRIVER, cluster.SEE_NODE}
         self._files = NodeFiles(options.kubelet_root, options.cdi_dir)
         self._directory = Path(tempfile.mkdtemp(prefix="gpu-dra-conformance-"))
         self._driver = DriverProcess(self._arguments(options), self._directory / "driver.log")
@@ -49,6 +49,13 @@ class ProcessCluster(InstalledCluster):
         self._driver.end()
         asyncio.run(self._remove())
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def heal(self) -> str:
+        """Start the driver if it does not run."""
+        if self._driver.runs:
+            return ""
+        self._driver.start()
+        return "the driver had ended"
 
     def about(self) -> str:
         """Return the end of the driver's log."""

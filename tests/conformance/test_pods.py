@@ -25,6 +25,16 @@ async def test_two_pods_get_different_gpus(case):
     assert len(seen[0] | seen[1]) == 2
 
 
+@pytest.mark.gpus(4)
+async def test_pods_that_come_at_once_get_different_gpus(case):
+    names = [f"pod-{number}" for number in range(4)]
+    await case.create(m.template("one"), *(m.pod(name, [m.from_template("one")]) for name in names))
+    await case.running(*names)
+    seen = [await case.seen(name) for name in names]
+    assert [len(found) for found in seen] == [1] * 4
+    assert len(set.union(*seen)) == 4
+
+
 async def test_two_containers_of_a_pod_share_a_gpu(case):
     pod = m.pod("pod", [m.from_template("one")], m.container("left", "gpu"), m.container("right", "gpu"))
     await case.create(m.template("one"), pod)
@@ -82,6 +92,13 @@ async def test_init_containers_see_the_gpu_too(case):
     await case.running("pod")
     given = uuids(await case.given("pod"))
     assert await case.seen("pod", "early") == await case.seen("pod", "main") == given
+
+
+async def test_a_sidecar_sees_the_gpu_too(case):
+    sidecar = m.container("sidecar", "gpu", restartPolicy="Always")
+    await case.create(m.template("one"), m.pod("pod", [m.from_template("one")], initContainers=[sidecar]))
+    await case.running("pod")
+    assert await case.seen("pod", "sidecar") == await case.seen("pod") == uuids(await case.given("pod"))
 
 
 async def test_a_claim_that_no_container_uses_is_prepared_nevertheless(case):

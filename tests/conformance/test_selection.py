@@ -84,6 +84,16 @@ async def test_a_product_that_is_not_there_keeps_the_pod_pending(case):
     assert "cannot allocate all claims" in await refusal(case, nothing)
 
 
+async def test_a_selector_on_an_attribute_that_there_is_not_keeps_the_pod_pending(case):
+    """A runtime error in Kubernetes, whatever other GPUs there are: hence all have the same attributes."""
+    message = await refusal(case, m.devices(m.request("gpu", 1, f"{m.attribute('wings')} == 2")))
+    assert "no such key: wings" in message
+
+
+async def test_a_class_that_there_is_not_keeps_the_pod_pending(case):
+    assert "no-such-class" in await refusal(case, m.devices(m.request("gpu", class_="no-such-class.example.com")))
+
+
 @pytest.mark.needs("explain")
 async def test_the_reason_tells_which_device_fails_at_what(case):
     needs = f'device.capacity["{m.DRIVER}"].memory.compareTo(quantity("900Gi")) >= 0'
