@@ -128,7 +128,7 @@ def _not_single(snapshot: Snapshot, gpus: int, parted: int) -> str:
 
 
 def _whole(device: Device, index: str, snapshot: Snapshot) -> Offered:
-    health = snapshot.health_of(device.gpu.uuid)
+    health = snapshot.health_of_device(device)
     uuid = device.gpu.uuid if isinstance(device, FullGpu) else device.instance.uuid
     unhealthy = "" if health.healthy else health.reason or "it is unhealthy"
     return Offered(id=uuid, device=device, uuid=uuid, index=index, unhealthy=unhealthy)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 from driver.model.snapshot import DriverVersions, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from driver.model.device import Gpu
+    from driver.model.health_facts import HealthReport
     from driver.model.mig import MigInstance, MigState, Placement
 
 WHOLE_GPU = 0xFFFFFFFF
@@ -61,6 +62,18 @@ class Inventory(Protocol):
         """Observe all GPUs now.
 
         :raises InventoryError: nothing can be said about any GPU (library missing, call timed out).
+        """
+        ...
+
+    @property
+    def monitored(self) -> frozenset[str] | None:
+        """The UUIDs of the GPUs whose XIDs arrive; None while that is not known. The others are not bad (H4)."""
+        ...
+
+    async def health_facts(self) -> Mapping[str, HealthReport]:
+        """Check the GPUs' health now, and return the reports by UUID; a GPU that does not answer has none.
+
+        :raises InventoryError: as `read`.
         """
         ...
 

@@ -14,24 +14,27 @@ from typing import TYPE_CHECKING
 
 from asyncinotify import Inotify, Mask
 
-from driver.errors import DriverError, InventoryError
+from driver.errors import DriverError, InventoryError, StorageError
 from driver.inventory.base import Changed, Reading, Xid
 from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_mig_file import FakeMigFile
 from driver.inventory.fake_partition import FakePartitioner
 from driver.inventory.fake_spec import NodeSpec, load_node
-from driver.inventory.faults import ATTRIBUTES, NO_FAULTS, GpuFaults, decode_faults
+from driver.inventory.fault_file import write_names
+from driver.inventory.faults import ATTRIBUTES, EVENTS, NO_FAULTS, GpuFaults, decode_faults
+from driver.inventory.health_faults import QUERIES, report
 from driver.inventory.profiles import load_products
 from driver.model.device import Gpu, NvLink
 from driver.model.snapshot import Problem
 from driver.yaml_file import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from driver.inventory.base import InventoryEvent
     from driver.inventory.faults import Faults
+    from driver.model.health_facts import HealthReport
     from driver.model.mig import MigInstance, MigState, Placement
 
 _LOG = logging.getLogger(__name__)
@@ -95,10 +98,7 @@ class FakeInventory:
 
         :raises InventoryError: NVML is down or an answer took longer than the time limit.
         """
-        faults = self._faults_now()
-        if faults.nvml_down:
-            raise InventoryError("NVML does not answer (the faults file says so)")
-        await self._wait(faults.nvml_slow + sum(one.slow for one in faults.gpus.values()))
+        faults = await self._answering()
         boards = self._mig_file.boards()
         present = (replace(gpu, mig=boards[gpu.uuid].state()) if gpu.uuid in boards else gpu for gpu in self._gpus)
         readings = [_observe(gpu, faults.of(gpu.uuid)) for gpu in present]
@@ -107,6 +107,23 @@ class FakeInventory:
             gpus=tuple(one for one in readings if isinstance(one, Gpu)),
             problems=tuple(one for one in readings if isinstance(one, Problem)),
         )
+
+    @property
+    def monitored(self) -> frozenset[str]:
+        """The UUIDs of the GPUs whose XIDs arrive."""
+        return frozenset(gpu.uuid for gpu in self._gpus if EVENTS not in self._faults.of(gpu.uuid).not_supported)
+
+    async def health_facts(self) -> Mapping[str, HealthReport]:
+        """Check all GPUs that answer, as the faults let them.
+
+        :raises InventoryError: as `read`.
+        """
+        faults = await self._answering()
+        return {
+            gpu.uuid: report(gpu, one.health, one.xids, one.not_supported, one.fails)
+            for gpu in self._gpus
+            if not (one := faults.of(gpu.uuid)).lost
+        }
 
     async def events(self) -> AsyncIterator[InventoryEvent]:
         """Yield what changes in the faults file, until closed."""
@@ -141,6 +158,14 @@ class FakeInventory:
     def _faults_now(self) -> Faults:
         self._refresh()
         return self._faults
+
+    async def _answering(self) -> Faults:
+        """Return the faults once NVML has answered, as slowly as they say."""
+        faults = self._faults_now()
+        if faults.nvml_down:
+            raise InventoryError("NVML does not answer (the faults file says so)")
+        await self._wait(faults.nvml_slow + sum(one.slow for one in faults.gpus.values()))
+        return faults
 
     async def _wait(self, seconds: float) -> None:
         if not seconds:
@@ -181,7 +206,8 @@ class FakeInventory:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             inotify.add_watch(directory, _FILE_CHANGES)
-        except OSError as exc:
+            write_names(self._faults_file, self._gpus)
+        except (OSError, StorageError) as exc:
             _LOG.warning("cannot watch %s for faults, none are taken up until a restart: %s", directory, exc)
             return None
         return inotify
@@ -212,7 +238,7 @@ def _observe(gpu: Gpu, faults: GpuFaults) -> Gpu | Problem:
     """Return the GPU as it answers with these faults. One bad GPU costs itself only (H5), never half of it (A11)."""
     if faults.lost:
         return Problem(object=gpu.name, message=f"the GPU is lost: it has fallen off the bus ({gpu.uuid})")
-    if faults.fails:
+    if faults.fails and faults.fails not in QUERIES:
         return Problem(object=gpu.name, message=f"reading {faults.fails} failed: unknown error ({gpu.uuid})")
     changes: dict[str, object] = {}
     for attribute in faults.not_supported:

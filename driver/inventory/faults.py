@@ -7,6 +7,13 @@ gpus:
     lost: true            # fell off the bus
     xid: 79               # reported once when it appears here; a list for several
     slow: 2.5             # seconds that each observation of this GPU takes
+    recovery: reset       # what the GPU says that it needs; by itself, what its serious XIDs ask for
+    row_remap: pending    # or failed
+    ecc: 2                # uncorrected memory errors since the last reset
+    temperature: 95       # degrees; it slows down at 90
+    nvlink_down: 1        # links
+    nvlink_errors: 3      # more of them are news
+    fabric: failed        # or not-ready, degraded
     not_supported: [memory]
     fails: pci            # this query fails midway: the GPU is left out as a whole
     mig:                  # changing MIG fails; `-once` is the first time after the file changed
@@ -28,6 +35,7 @@ from typing import TYPE_CHECKING
 
 from driver.errors import InvalidValueError
 from driver.files import write_atomic
+from driver.inventory.health_faults import QUERIES, HealthFaults, decode_health, encode_health
 from driver.model.decode import Fields, integer, suggestion, text
 from driver.yaml_file import load_yaml
 
@@ -55,6 +63,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, object]] = MappingProxyType(
         "mig": {"mig": None},
         "nvlink": {},  # replaced by an empty NvLink, see `fake`
         EVENTS: {},
+        **{query: {} for query in QUERIES},
     }
 )
 """What can be unsupported, and what the GPU then reports."""
@@ -89,6 +98,7 @@ class GpuFaults:
     not_supported: tuple[str, ...] = ()
     fails: str = ""
     mig: MigFaults = MigFaults()
+    health: HealthFaults = field(default_factory=HealthFaults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +194,7 @@ def _gpu_faults(fields: Fields) -> GpuFaults:
         not_supported=tuple(_attribute(one, at) for one, at in fields.items("not_supported", [])),
         fails=_attribute(fields.take("fails"), fields.at("fails")) if "fails" in fields else "",
         mig=_mig_faults(fields.mapping("mig")) if "mig" in fields else MigFaults(),
+        health=decode_health(fields),
     )
     fields.take("mig", None)
     fields.take("fails", None)
@@ -227,6 +238,7 @@ def _attribute(value: object, path: str) -> str:
 def _encode_gpu(faults: GpuFaults) -> dict[str, object]:
     entry: dict[str, object] = {"lost": faults.lost, "xid": list(faults.xids), "slow": faults.slow}
     entry["not_supported"] = list(faults.not_supported)
+    entry.update(encode_health(faults.health))
     if faults.mig != MigFaults():
         steps = {key: getattr(faults.mig, key) for key in _MIG_CHOICES}
         entry["mig"] = {**{key: value for key, value in steps.items() if value}, "slow": faults.mig.slow}

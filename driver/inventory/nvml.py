@@ -14,6 +14,7 @@ from driver.inventory.base import Changed, InventoryEvent, Reading
 from driver.inventory.driver_root import DriverRoot
 from driver.inventory.event_box import EventBox
 from driver.inventory.library_watch import LibraryWatch
+from driver.inventory.nvml_health import read_health
 from driver.inventory.nvml_session import NvmlSession
 from driver.inventory.nvml_thread import NvmlThread
 from driver.inventory.sysfs import Sysfs
@@ -21,6 +22,7 @@ from driver.inventory.sysfs import Sysfs
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from driver.model.health_facts import HealthReport
     from driver.model.mig import MigInstance, MigState, Placement
 
 log = logging.getLogger(__name__)
@@ -56,7 +58,7 @@ class NvmlInventory:
         self._watch = LibraryWatch(root, recheck)
 
     @property
-    def monitored(self) -> frozenset[str]:
+    def monitored(self) -> frozenset[str] | None:
         """The UUIDs of the GPUs whose XIDs arrive; the others are not unhealthy, only not monitored (H4)."""
         return self._session.monitored
 
@@ -66,6 +68,13 @@ class NvmlInventory:
         :raises InventoryError: no library, NVML fails as a whole, or it does not answer in time.
         """
         return await self._call(self._session.read, "reading the GPUs")
+
+    async def health_facts(self) -> dict[str, HealthReport]:
+        """Check the GPUs' health now; a GPU that does not answer has no report.
+
+        :raises InventoryError: as `read`.
+        """
+        return await self.use(read_health, "checking the GPUs' health")
 
     async def use(self, job: Callable[[Any], T], what: str, *, limit: float = 0.0) -> T:
         """Run `job(pynvml)` on the NVML thread; `what` for messages, `limit` in seconds if more than the usual.

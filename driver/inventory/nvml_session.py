@@ -49,9 +49,11 @@ class NvmlSession:
         return self._library is not None
 
     @property
-    def monitored(self) -> frozenset[str]:
-        """The UUIDs of the GPUs whose events arrive."""
+    def monitored(self) -> frozenset[str] | None:
+        """The UUIDs of the GPUs whose events arrive; None before it was tried to listen to them."""
         listener = self._listener
+        if listener is None and not self._listened_at:
+            return None
         return frozenset() if listener is None or listener.dead else listener.monitored
 
     def read(self) -> Reading:

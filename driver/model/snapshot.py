@@ -38,8 +38,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Immutable. `gpus` is sorted by identity; `health` (by UUID) holds the unhealthy ones only.
+    """Immutable. `gpus` is sorted by identity; `health` (by UUID) holds those of which there is something to tell.
 
+    `device_health` (by name) holds what concerns single MIG devices beyond their GPU: faults of their applications.
     `dynamic_mig` are the UUIDs of the GPUs that may be partitioned for claims, as the settings say. `ownership` (by
     UUID) holds the GPUs that are not simply DRA's.
     """
@@ -47,6 +48,7 @@ class Snapshot:
     versions: DriverVersions = field(default_factory=DriverVersions)
     gpus: tuple[Gpu, ...] = ()
     health: Mapping[str, Health] = field(default_factory=lambda: MappingProxyType({}))
+    device_health: Mapping[str, Health] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[Problem, ...] = ()
     dynamic_mig: frozenset[str] = frozenset()
     ownership: Mapping[str, Ownership] = field(default_factory=lambda: MappingProxyType({}))
@@ -59,6 +61,10 @@ class Snapshot:
     def health_of(self, gpu_uuid: str) -> Health:
         """Return the verdict on a GPU."""
         return self.health.get(gpu_uuid, HEALTHY)
+
+    def health_of_device(self, device: Device) -> Health:
+        """Return the verdict on a device: that on its GPU, and what concerns it alone."""
+        return self.health_of(device.gpu.uuid).with_more(self.device_health.get(device.name, HEALTHY))
 
     def ownership_of(self, gpu_uuid: str) -> Ownership:
         """Return who has a GPU, and who shall have it."""

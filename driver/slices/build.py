@@ -78,7 +78,7 @@ def _offered(snapshot: Snapshot, options: BuildOptions, counters: Mapping[str, C
     owners: dict[str, str] = {}  # UUIDs by the GPU's name, which names its counter set, too
     seen = set()
     for device in arrange(snapshot.devices()):
-        withdrawn = not options.taints and not snapshot.health_of(device.gpu.uuid).healthy
+        withdrawn = not options.taints and not snapshot.health_of_device(device).healthy
         ours = owners.setdefault(device.gpu.name, device.gpu.uuid) == device.gpu.uuid
         if ours and not withdrawn and _countable(device, counters) and device.name not in seen:
             seen.add(device.name)
@@ -101,5 +101,5 @@ def _item(
         item["consumesCounters"] = render_part(device.gpu, known, device.profile, device.placement)
     elif known is not None and isinstance(device, FullGpu):
         item["consumesCounters"] = render_whole(device.gpu, known)
-    taints = render_taints(snapshot.health_of(device.gpu.uuid)) if options.taints else []
+    taints = render_taints(snapshot.health_of_device(device)) if options.taints else []
     return {**item, "taints": taints} if taints else item

@@ -4,6 +4,7 @@
  *   fail <function> <code> <gpu> [<times>]   the function (or *) returns the code, for ever or so many times
  *   hang <function> <gpu>                    the function does not return while this line is there
  *   alias <gpu> <uuid> <calls>               after so many honest answers the GPU says another UUID
+ *   set <gpu> <name> <value>                 what the GPU's health queries answer (see health.c)
  *   event <gpu> <type> <data> <gi> <ci>      an event; each line is delivered once, in order
  */
 #include <dlfcn.h>
@@ -91,6 +92,19 @@ void alias(int gpu, char *uuid)
         if (sscanf(line, "alias %d %95s %d", &which, other, &honest) == 3 && which == gpu)
             if (calls_before(line) >= honest) strcpy(uuid, other);
     if (file) fclose(file);
+}
+
+long setting(int gpu, const char *name, long normal)
+{
+    char line[256], which[40];
+    int index;
+    long value;
+    FILE *file = fopen(beside(".control"), "r");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "set %d %39s %ld", &index, which, &value) == 3 && index == gpu && !strcmp(which, name))
+            normal = value;
+    if (file) fclose(file);
+    return normal;
 }
 
 int next_event(int *gpu, u64 *type, u64 *data, u32 *gi, u32 *ci)

@@ -231,9 +231,10 @@ API nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(void *handle, fabric_v2 *info)
     BEGIN_GPU(handle);
     if (info->version != FABRIC_V2) return ARGUMENT_VERSION_MISMATCH;
     if (gpu->fabric < 0) return NOT_SUPPORTED;
-    info->state = (u32)gpu->fabric;
-    info->status = SUCCESS;
+    info->state = (u32)setting(gpu->index, "fabric_state", gpu->fabric);
+    info->status = (nvmlReturn_t)setting(gpu->index, "fabric_status", SUCCESS);
     info->clique = gpu->clique;
+    info->health = (u32)setting(gpu->index, "fabric_health", 0);
     memcpy(info->cluster, gpu->cluster, sizeof info->cluster);
     return SUCCESS;
 }

@@ -115,6 +115,7 @@ void end_change(struct change *change);
 
 /* control.c: faults that tests switch on while the library runs */
 nvmlReturn_t fault(const char *function, int gpu);
+long setting(int gpu, const char *name, long normal);
 void alias(int gpu, char *uuid);
 int next_event(int *gpu, u64 *type, u64 *data, u32 *gi, u32 *ci);
 const char *beside(const char *suffix);
