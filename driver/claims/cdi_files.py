@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from driver.cdi import spec as cdi
 from driver.claims.effect import MpsDaemon, Partition
 from driver.errors import DeviceNotReadyError
-from driver.model import names, quantity
+from driver.model import names
 from driver.model.device import Device, MigDevice, MigPartition
 from driver.model.mig import MigInstance
+from driver.sharing.limits import client_env, whole_mib
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,12 +137,8 @@ def _limits(recorded: RecordedDevice, device: Device, record: Record) -> cdi.Con
     """Tell the container its part of a shared device. Only MPS enforces it; without, it is advice to the program."""
     env = {}
     memory = recorded.memory_limit
-    enforced = any(isinstance(effect, MpsDaemon) for effect in record.effects) and recorded.holding.share_id
     if memory is not None:
-        limit = f"{memory // quantity.MI}M"
-        env[f"GPU_DRA_MEMORY_LIMIT_{device.gpu.index}"] = limit
-        if enforced:
-            env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={limit}"
-    if recorded.thread_percentage is not None and enforced:
-        env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(recorded.thread_percentage)
+        env[f"GPU_DRA_MEMORY_LIMIT_{device.gpu.index}"] = whole_mib(memory)
+    if recorded.holding.share_id and any(isinstance(effect, MpsDaemon) for effect in record.effects):
+        env.update(client_env(memory, recorded.thread_percentage))
     return cdi.ContainerEdits(env=MappingProxyType(env))

@@ -7,16 +7,16 @@ the others copy it, and the last one restores it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from driver.config.parameters import Mps
 from driver.errors import RecordError
 from driver.model.mig import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 Key = tuple[str, ...]
 """What an effect is about; of one key only one wish can hold at a time."""
@@ -104,7 +104,7 @@ class TimeSlice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsDaemon:
-    """An MPS control daemon for devices of a claim, or for all shares of one GPU. Limits in bytes.
+    """An MPS control daemon for devices of a claim, or for all shares of one GPU.
 
     `devices` are device names in the claim's order, `uuids` what CUDA knows them by (empty until a partition is made).
     """
@@ -113,10 +113,7 @@ class MpsDaemon:
     gpus: tuple[str, ...]
     devices: tuple[str, ...]
     uuids: tuple[str, ...]
-    active_thread_percentage: int | None = None
-    memory_limit: int | None = None
-    memory_limit_by_device: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    multi_user: bool = False
+    settings: Mps
 
     @property
     def gpu(self) -> str:
@@ -131,8 +128,7 @@ class MpsDaemon:
     @property
     def wish(self) -> object:
         """What is wanted."""
-        limits = tuple(sorted(self.memory_limit_by_device.items()))
-        return self.active_thread_percentage, self.memory_limit, limits, self.multi_user
+        return self.settings
 
 
 Effect = MigMode | Partition | ComputeMode | TimeSlice | MpsDaemon
@@ -163,9 +159,12 @@ def with_found(effect: Effect, found: object) -> Effect:
 def encode(effect: Effect) -> dict[str, Any]:
     """Return the JSON form."""
     values = {one.name: getattr(effect, one.name) for one in fields(effect)}
-    values = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
     if isinstance(effect, Partition):
         values["placement"] = asdict(effect.placement)
+    if isinstance(effect, MpsDaemon):
+        settings = effect.settings
+        values["settings"] = {one.name: getattr(settings, one.name) for one in fields(settings)}
+        values["settings"]["memory_limit_by_device"] = dict(settings.memory_limit_by_device)
     return {"kind": type(effect).__name__, **values}
 
 
@@ -180,15 +179,22 @@ def decode(item: Mapping[str, Any]) -> Effect:
     known = {one.name for one in fields(kind)}
     values = {name: _frozen(value) for name, value in item.items() if name in known}
     try:
-        if "placement" in values:
+        if kind is Partition:
             values["placement"] = Placement(**item["placement"])
+        if kind is MpsDaemon:
+            values["settings"] = _settings(item["settings"])
         made: Effect = kind(**values)
     except (TypeError, LookupError) as exc:
         raise RecordError(f"it has a malformed effect {kind.__name__}: {exc}") from exc
     return made
 
 
-def _frozen(value: object) -> object:
+def _settings(item: Mapping[str, Any]) -> Mps:
+    known = {one.name for one in fields(Mps)}
+    return Mps(**{name: _frozen(value) for name, value in item.items() if name in known})
+
+
+def _frozen(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(value)
     return MappingProxyType(value) if isinstance(value, dict) else value

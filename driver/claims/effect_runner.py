@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, assert_never
 
 from driver.claims.effect import ComputeMode, Effect, Key, MigMode, MpsDaemon, Partition, TimeSlice
 from driver.errors import ClaimRefusedError, DeviceNotReadyError, MigError
 from driver.inventory import mig_rules
-from driver.sharing.base import DEFAULT_TIME_SLICE, MpsSpec
+from driver.sharing.base import DEFAULT_TIME_SLICE
+from driver.sharing.limits import mps_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from driver.inventory.base import Partitioner
-    from driver.sharing.base import ClientEdits, ComputeModePolicy, MpsControl, TimeSlicePolicy
+    from driver.sharing.base import ClientEdits, ComputeModePolicy, MpsControl, MpsSpec, TimeSlicePolicy
 
 log = logging.getLogger(__name__)
 
@@ -204,17 +204,8 @@ _NO_SHARING = "sharing settings are switched off in this driver's settings; remo
 
 
 def spec_of(daemon: MpsDaemon) -> MpsSpec:
-    """Return what the daemon is started with: a device's own limit, by UUID or by index, before the common one."""
-    own = daemon.memory_limit_by_device
-    limits = {
-        uuid: own.get(uuid) or own.get(str(index)) or daemon.memory_limit for index, uuid in enumerate(daemon.uuids)
-    }
-    return MpsSpec(
-        devices=daemon.uuids,
-        active_thread_percentage=daemon.active_thread_percentage,
-        memory_limits=MappingProxyType({uuid: limit for uuid, limit in limits.items() if limit is not None}),
-        multi_user=daemon.multi_user,
-    )
+    """Return what the daemon is started with."""
+    return mps_spec(daemon.settings, daemon.uuids)
 
 
 def _uuids(daemon: MpsDaemon, done: Iterable[Effect]) -> tuple[str, ...]:

@@ -101,6 +101,11 @@ def _sharing(
         elif whole and sharing.interval is not None:
             yield ComputeMode(gpu=planned.device.gpu.uuid, mode=DEFAULT)
             yield TimeSlice(gpu=planned.device.gpu.uuid, level=sharing.interval.level)
+    if len(clients) > 1:
+        raise ClaimRefusedError(
+            f"claim {claim} has shares of several GPUs under MPS, but a container reaches one MPS daemon: "
+            "use a claim and a container for each GPU"
+        )
     for daemon, members in clients.items():
         yield from _daemon(claim, daemon, members)
 
@@ -126,10 +131,7 @@ def _daemon(claim: ClaimRef, daemon: str, members: Sequence[tuple[PlannedDevice,
         gpus=tuple(dict.fromkeys(planned.device.gpu.uuid for planned, _ in members)),
         devices=tuple(uuids),
         uuids=tuple(uuids.values()),
-        active_thread_percentage=settings.active_thread_percentage if own else None,
-        memory_limit=settings.memory_limit if own else None,
-        memory_limit_by_device=settings.memory_limit_by_device if own else {},
-        multi_user=settings.multi_user,
+        settings=settings if own else Mps(multi_user=settings.multi_user),
     )
 
 

@@ -17,7 +17,7 @@ from driver.model import quantity
 from driver.sharing.base import MpsSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from driver.config.parameters import Mps
 
@@ -60,14 +60,14 @@ def whole_mib(size: int) -> str:
     return f"{size // quantity.MI}M"
 
 
-def client_env(memory_limits: Mapping[str, int], percentage: int | None = None) -> dict[str, str]:
-    """Return the variables that limit the CUDA processes of one container; limits in bytes by UUID.
+def client_env(memory_limit: int | None, percentage: int | None = None) -> dict[str, str]:
+    """Return the variables that limit the CUDA processes of a container that has a share; the limit in bytes.
 
-    Two shares of one GPU in a container are one device to its processes: add them up first.
+    The daemon of shares serves one GPU, so to its clients that is device 0.
     """
     env: dict[str, str] = {}
-    if memory_limits:
-        env[MEMORY_LIMIT_VARIABLE] = ",".join(f"{uuid}={whole_mib(size)}" for uuid, size in memory_limits.items())
+    if memory_limit is not None:
+        env[MEMORY_LIMIT_VARIABLE] = f"0={whole_mib(memory_limit)}"
     if percentage is not None:
         env[THREADS_VARIABLE] = str(percentage)
     return env

@@ -394,6 +394,15 @@ async def test_limits_are_by_uuid_or_index_before_the_common_one(bench: Bench) -
     assert bench.hardware.daemons[uid(1)].memory_limits == {"GPU-1": 1 << 30, "GPU-2": 2 << 30}
 
 
+async def test_shares_of_two_gpus_under_mps_are_refused_in_one_claim(bench: Bench) -> None:
+    both = (share(1), share(2) | {"device": "gpu-2"})
+    bench.claims.add(claim(1, *both, config=config(MPS)))
+    answer = await bench.prepare(1)
+    assert isinstance(answer, ClaimRefusedError)
+    assert "reaches one MPS daemon" in str(answer)
+    assert bench.hardware.log == []
+
+
 async def test_one_claim_with_two_settings_for_one_daemon_is_refused(bench: Bench) -> None:
     other = {"strategy": "MPS", "mpsConfig": {"defaultActiveThreadPercentage": 10}}
     both = config(MPS, requests=("a",)) + config(other, requests=("b",))

@@ -73,9 +73,9 @@ def test_commands_name_devices_by_uuid() -> None:
 
 
 def test_the_environment_of_a_share() -> None:
-    assert client_env({}) == {}
-    assert client_env({GPU: 10 * MI, OTHER: 20 * MI + 5}, 30) == {
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{GPU}=10M,{OTHER}=20M",
+    assert client_env(None) == {}
+    assert client_env(20 * MI + 5, 30) == {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=20M",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
     }
 
