@@ -120,7 +120,7 @@ async def test_a_pod_deleted_while_the_driver_is_away_is_unprepared_after(case, 
     await case.cluster.stop_driver()
     try:
         await case.api.delete(case.path("Pod", "pod"))
-        await case.event("FailedUnprepareDynamicResources", about="pod")
+        await case.wait.one("Pod", "pod", lambda pod: "deletionTimestamp" in pod["metadata"], "is to be deleted")
     finally:
         await case.cluster.start_driver()
     await case.wait.gone("Pod", "pod")

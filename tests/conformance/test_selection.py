@@ -87,7 +87,7 @@ async def test_a_product_that_is_not_there_keeps_the_pod_pending(case):
 async def test_a_selector_on_an_attribute_that_there_is_not_keeps_the_pod_pending(case):
     """A runtime error in Kubernetes, whatever other GPUs there are: hence all have the same attributes."""
     message = await refusal(case, m.devices(m.request("gpu", 1, f"{m.attribute('wings')} == 2")))
-    assert "no such key: wings" in message
+    assert "no such key" in message
 
 
 async def test_a_class_that_there_is_not_keeps_the_pod_pending(case):

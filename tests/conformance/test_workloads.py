@@ -67,8 +67,7 @@ async def test_a_tainted_node_takes_only_pods_that_tolerate_it(case):
         await case.create(m.template("one"), m.pod("stranger", claims, tolerations=[]), m.pod("guest", claims))
         await case.running("guest")
         message = await case.unschedulable("stranger")
-    assert "taint" in message
-    assert "nvidia.com/gpu" in message
+    assert "taint" in message  # newer schedulers do not say which
 
 
 @pytest.mark.gpus(2)

@@ -123,3 +123,8 @@ def test_there_are_examples():
         "vllm",
     }
     assert "examples/" in (DEPLOY / "README.md").read_text()
+
+
+def test_the_overview_lists_every_example():
+    text = (DEPLOY / "examples/README.md").read_text()
+    assert set(re.findall(r"^\| `([a-z0-9-]+)\.yaml` \|", text, re.MULTILINE)) == {path.stem for path in EXAMPLES}
