@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from driver.localcluster.apiserver import Features, Store
 from driver.model.device import Fabric, Gpu, NvLink
 from driver.model.health import Effect, Health, Taint
 from driver.model.mig import MigInstance, MigProfile, MigState, Placement
+from driver.model.quantity import parse_bytes
+from driver.model.shares import Shares
 from driver.model.snapshot import DriverVersions, Snapshot
 from driver.slices.build import BuildOptions, build
 from driver.slices.normal import normal
@@ -19,6 +22,7 @@ TEXT = st.text(max_size=70)
 COUNT = st.integers(0, 200)
 MEMORY = st.integers(0, 1 << 42)
 PLACEMENT = st.builds(Placement, st.integers(0, 11), st.integers(1, 12))
+PLACEMENTS = st.lists(PLACEMENT, max_size=5, unique=True).map(tuple)
 PROFILE = st.builds(
     MigProfile,
     name=TEXT,
@@ -26,7 +30,7 @@ PROFILE = st.builds(
     index=COUNT,
     compute_slices=st.integers(1, 8),
     max_instances=COUNT,
-    placements=st.just(()),
+    placements=PLACEMENTS,
     memory=MEMORY,
     multiprocessors=COUNT,
     copy_engines=COUNT,
@@ -49,8 +53,8 @@ MIG = st.builds(
     enabled=st.booleans(),
     pending=st.booleans(),
     switches_at_once=st.booleans(),
-    memory_slices=COUNT,
-    profiles=st.lists(PROFILE, max_size=3).map(tuple),
+    memory_slices=st.integers(1, 30),
+    profiles=st.lists(PROFILE, max_size=5, unique_by=lambda one: one.id).map(tuple),
     instances=st.lists(INSTANCE, max_size=4).map(tuple),
 )
 GPU = st.builds(
@@ -80,15 +84,20 @@ VERSIONS = st.builds(DriverVersions, driver=TEXT, cuda=TEXT)
 def snapshots(draw: st.DrawFn) -> Snapshot:
     gpus = draw(st.lists(GPU, max_size=4, unique_by=lambda gpu: gpu.uuid))
     health = {gpu.uuid: draw(HEALTH) for gpu in gpus if draw(st.booleans())}
-    return Snapshot(versions=draw(VERSIONS), gpus=tuple(gpus), health=MappingProxyType(health))
+    chosen = frozenset(gpu.uuid for gpu in gpus if draw(st.booleans()))
+    return Snapshot(versions=draw(VERSIONS), gpus=tuple(gpus), health=MappingProxyType(health), dynamic_mig=chosen)
 
 
-@given(snapshots(), st.booleans())
-@settings(deadline=None, max_examples=150)
-def test_any_snapshot_makes_valid_slices(snapshot: Snapshot, taints: bool) -> None:
+SHARES = st.sampled_from(["disabled", "memory", "unlimited", "1", "7"]).map(Shares.parse)
+OPTIONS = st.builds(BuildOptions, node_name=st.just("n"), taints=st.booleans(), partitions=st.booleans(), shares=SHARES)
+
+
+@given(snapshots(), OPTIONS)
+@settings(deadline=None, max_examples=200)
+def test_any_snapshot_makes_valid_slices(snapshot: Snapshot, options: BuildOptions) -> None:
     store = Store(Features())
-    specs = build(snapshot, BuildOptions(node_name="n", taints=taints))
-    assert specs == build(snapshot, BuildOptions(node_name="n", taints=taints))
+    specs = build(snapshot, options)
+    assert specs == build(snapshot, options)
     for spec in specs:
         stored = store.create("resourceslices", {"metadata": {"generateName": "x-"}, "spec": spec})
         assert normal(stored["spec"]) == normal(spec)
@@ -98,8 +107,41 @@ def test_any_snapshot_makes_valid_slices(snapshot: Snapshot, taints: bool) -> No
 @settings(deadline=None)
 def test_devices_of_a_type_have_one_set_of_own_attributes(snapshot: Snapshot) -> None:
     shapes: dict[str, set[frozenset[str]]] = {}
-    for spec in build(snapshot, BuildOptions(node_name="n")):
-        for device in spec["devices"]:
+    for spec in build(snapshot, BuildOptions(node_name="n", partitions=True)):
+        for device in spec.get("devices", ()):
             own = frozenset(name for name in device["attributes"] if "/" not in name)
-            shapes.setdefault(device["attributes"]["type"]["string"], set()).add(own)
+            shapes.setdefault(device["attributes"]["type"]["string"], set()).add(own - {"uuid"})
     assert all(len(some) == 1 for some in shapes.values())
+
+
+@given(snapshots())
+@settings(deadline=None)
+def test_a_device_takes_only_counters_that_there_are(snapshot: Snapshot) -> None:
+    specs = build(snapshot, BuildOptions(node_name="n", partitions=True))
+    sets = [one for spec in specs for one in spec.get("sharedCounters", ())]
+    totals = {one["name"]: one["counters"] for one in sets}
+    assert len(totals) == len(sets)
+    for device in (device for spec in specs for device in spec.get("devices", ())):
+        assert (
+            (device["attributes"]["type"]["string"] == "gpu")
+            or "uuid" in device["attributes"]
+            or ("consumesCounters" in device)
+        )
+        for taken in device.get("consumesCounters", ()):
+            for name, amount in taken["counters"].items():
+                there = totals[taken["counterSet"]][name]
+                assert parse_bytes(amount["value"]) <= parse_bytes(there["value"])
+
+
+@given(snapshots(), st.booleans())
+@settings(deadline=None)
+def test_mode_and_instances_of_partitioned_gpus_show_nowhere(snapshot: Snapshot, on: bool) -> None:
+    def toggled(gpu: Gpu) -> Gpu:
+        mig = gpu.mig
+        if mig is None or not mig.switches_at_once or gpu.uuid not in snapshot.dynamic_mig:
+            return gpu
+        return replace(gpu, mig=replace(mig, enabled=on, pending=not on, instances=()))
+
+    other = replace(snapshot, gpus=tuple(map(toggled, snapshot.gpus)))
+    options = BuildOptions(node_name="n", partitions=True)
+    assert build(other, options) == build(snapshot, options)

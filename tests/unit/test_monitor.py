@@ -11,8 +11,10 @@ from driver.errors import InventoryError
 from driver.inventory.base import Changed, InventoryEvent, Reading, Xid
 from driver.inventory.fake import FakeInventory
 from driver.inventory.faults import Faults, GpuFaults, save_faults
+from driver.model.choice import GpuChoice
 from driver.model.device import Gpu
 from driver.model.health import LOST
+from driver.model.mig import MigState
 from driver.model.snapshot import DriverVersions, Problem, Snapshot
 from driver.monitor import Monitor, advance, unavailable
 
@@ -171,6 +173,54 @@ def test_H6_all_known_gpus_are_lost_when_nvml_fails_later() -> None:
     assert snapshot.health.keys() == {gpu.uuid for gpu in GPUS}
     assert not any(health.healthy for health in snapshot.health.values())
     assert advance(snapshot, reading(*GPUS)) == before
+
+
+# --- which GPUs are partitioned for claims ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [("off", []), ("all", [0, 1, 2, 3]), ("1,3", [1, 3]), ("h100", [0, 1, 2, 3]), ("*L4*", [])],
+)
+def test_the_setting_says_which_gpus_are_partitioned(text: str, chosen: list[int]) -> None:
+    snapshot = advance(None, reading(*GPUS), GpuChoice.parse(text))
+    assert snapshot.dynamic_mig == {GPUS[index].uuid for index in chosen}
+
+
+def test_A10_an_index_does_not_move_to_a_neighbour_when_a_gpu_drops() -> None:
+    choice = GpuChoice.parse("1,2")
+    first = advance(None, reading(*GPUS), choice)
+    dropped = advance(first, without(1), choice)
+    assert first.dynamic_mig == dropped.dynamic_mig == {"GPU-1", "GPU-2"}
+    assert advance(dropped, reading(*GPUS), choice) == first
+    assert unavailable(first, "down").dynamic_mig == first.dynamic_mig
+
+
+def test_a_gpu_that_appears_is_chosen_then() -> None:
+    choice = GpuChoice.parse("3")
+    first = advance(None, reading(*GPUS[:3]), choice)
+    assert not first.dynamic_mig
+    assert advance(first, reading(*GPUS), choice).dynamic_mig == {"GPU-3"}
+
+
+async def test_the_choice_is_told_once(ears: Ears, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    mig = MigState(enabled=False, pending=False, switches_at_once=True, memory_slices=8)
+    found = [replace(GPUS[0], mig=mig), *GPUS[1:]]
+    inventory = ScriptedInventory([reading(*found), reading(*found[:3])])
+    monitor = Monitor(inventory, tell=ears, observer=ears, dynamic_mig=GpuChoice.parse("0,1,9"), resync=0.01)
+    task = asyncio.create_task(monitor.run())
+    await until(lambda: inventory.reads > 3)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert monitor.snapshot.dynamic_mig == {"GPU-0", "GPU-1"}
+    assert [
+        message for message in caplog.messages if message.startswith(("partitioned", "without MIG", "dynamic_mig"))
+    ] == [
+        "partitioned for claims: gpu-0",
+        "without MIG: gpu-1",
+        "dynamic_mig: '9' means no GPU of this node",
+    ]
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from driver.errors import InvalidValueError
+from driver.model.choice import GpuChoice
 from driver.model.names import UNIX_PATH_MAX
+from driver.model.shares import ShareMode, Shares
 from driver.options import Address, options
 from driver.settings import LONGEST_SOCKET, Settings, add_flags, describe, load_settings
 
@@ -50,6 +52,23 @@ def test_the_later_source_wins(tmp_path):
     assert settings.source("log_format") == "environment variable GPU_DRA_LOG_FORMAT"
     assert settings.source("cdi_dir") == "--cdi-dir"
     assert settings.source("sys_root") == "sys_root"
+
+
+@pytest.mark.parametrize(
+    ("text", "dynamic_mig", "shares"),
+    [
+        ("{}", "off", "disabled"),
+        ("dynamic_mig: off\nshares: 4", "off", "4"),  # YAML's own words and numbers
+        ("dynamic_mig: [0, '*L4*']\nshares: memory", "0,*L4*", "memory"),
+        ("dynamic_mig: all", "all", "disabled"),
+    ],
+)
+def test_partitions_and_shares_in_a_file(tmp_path, text, dynamic_mig, shares):
+    settings = load(in_file(tmp_path, text))
+    assert (str(settings.dynamic_mig), str(settings.shares)) == (dynamic_mig, shares)
+    assert {"dynamic_mig", "shares"} & describe(settings).keys() == {
+        name for name, value in (("dynamic_mig", dynamic_mig), ("shares", shares)) if value not in ("off", "disabled")
+    }
 
 
 def test_the_environment_may_name_the_file(tmp_path):
@@ -102,6 +121,10 @@ def test_derived_paths_can_be_set():
         ("container_runtime_configs", "", ()),
         ("dev_root", "", None),
         ("profiles_dir", "relative", Path("relative").absolute()),
+        ("dynamic_mig", "all", GpuChoice(("*",))),
+        ("dynamic_mig", "0,*L4*", GpuChoice(("0", "*L4*"))),
+        ("shares", "unlimited", Shares(ShareMode.UNLIMITED)),
+        ("shares", "4", Shares(ShareMode.COUNTED, 4)),
     ],
 )
 def test_values(name, value, parsed):
@@ -112,6 +135,8 @@ def test_values(name, value, parsed):
     ("name", "value", "allowed"),
     [
         ("node_name", "Node_1", "DNS subdomain"),
+        ("dynamic_mig", "on,off", "'off' doesn't go with others"),
+        ("shares", "0", "a number of shares from 1 to 1000"),
         ("kubelet_root", "var/lib/kubelet", "absolute path"),
         ("kubelet_root", "", "absolute path"),
         ("cdi_dir", "/run/../etc", "without '..'"),

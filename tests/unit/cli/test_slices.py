@@ -36,6 +36,16 @@ def test_a_summary(capsys):
     assert lines[1].split()[1:] == ["n1", "3", "gpu,", "mig", "gpu-0", "gpu-2-mig-1g10gb-19-0"]
 
 
+def test_partitions_and_shares(capsys):
+    lines = show(capsys, "--gpus", "h100:3", "--dynamic-mig", "0").splitlines()
+    assert [line.split()[2:] for line in lines[1:]] == [
+        ["1", "counters", "gpu-0-counter-set", "gpu-0-counter-set"],
+        ["28", "gpu,", "mig", "gpu-0-mig-1g10gb-19-6", "gpu-2"],
+    ]
+    (item,) = json.loads(show(capsys, "--gpus", "h100", "--shares", "2", "-o", "json"))["items"]
+    assert item["spec"]["devices"][0]["capacity"]["shares"]["value"] == "2"
+
+
 def test_a_lost_gpu_is_told_and_left_out(capsys, tmp_path):
     file = tmp_path / "faults.yaml"
     file.write_text("gpus: {gpu-0: {lost: true}}")

@@ -71,7 +71,7 @@ class Node:
 
     @asynccontextmanager
     async def publisher(
-        self, wanted: Snapshot | None = None, options: BuildOptions = OPTIONS, *, timeout: float = 0.5
+        self, wanted: Snapshot | None = None, options: BuildOptions = OPTIONS, *, timeout: float = 10
     ) -> AsyncIterator[SlicePublisher]:
         async with KubeClient.from_kubeconfig(self.server.kubeconfig, timeout=timeout) as client:
             publisher = SlicePublisher(
@@ -317,7 +317,7 @@ async def test_an_api_server_that_goes_away_in_the_middle_finds_the_latest(node:
 
 async def test_a_slow_api_server_is_tried_again(node: Node) -> None:
     fault = node.server.faults.add(Fault.on("create", RESOURCE, until=asyncio.Event(), times=1))
-    async with node.publisher(snapshot("l4:2")) as publisher:
+    async with node.publisher(snapshot("l4:2"), timeout=0.5) as publisher:
         await until(lambda: fault.hits)
         await complete(publisher)
     assert node.holds(snapshot("l4:2"))
@@ -482,7 +482,7 @@ BOTH = replace(PARTITIONS, shares=Shares(ShareMode.COUNTED, 4))
 @pytest.mark.parametrize("kubernetes", ["1.36", "1.37"])
 async def test_partitions_are_published_with_the_fewest_writes(tmp_path: Path, kubernetes: str) -> None:
     async with make_node(tmp_path, kubernetes=kubernetes) as node:
-        async with node.publisher(partitioned("h100:16"), PARTITIONS, timeout=10) as publisher:
+        async with node.publisher(partitioned("h100:16"), PARTITIONS) as publisher:
             await complete(publisher)
         assert node.holds(partitioned("h100:16"), PARTITIONS)
         assert (publisher.state.slices, publisher.state.devices) == (10, 16 * 26)
@@ -491,7 +491,7 @@ async def test_partitions_are_published_with_the_fewest_writes(tmp_path: Path, k
 
 
 async def test_a_claim_that_cuts_a_gpu_causes_no_write_and_an_illness_one(node: Node) -> None:
-    async with node.publisher(partitioned("h100:3"), PARTITIONS, timeout=10) as publisher:
+    async with node.publisher(partitioned("h100:3"), PARTITIONS) as publisher:
         await complete(publisher)
         before = node.writes
         for spec in (
@@ -527,7 +527,7 @@ async def test_without_counters_whole_gpus_are_offered_alone_and_it_is_told_once
     tmp_path: Path, features: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with make_node(tmp_path, **features) as node:
-        async with node.publisher(partitioned("h100:9,l4"), PARTITIONS, timeout=10) as publisher:
+        async with node.publisher(partitioned("h100:9,l4"), PARTITIONS) as publisher:
             await complete(publisher)
             publisher.publish(partitioned("h100:8,l4"))
             await complete(publisher)
@@ -541,7 +541,7 @@ async def test_without_counters_whole_gpus_are_offered_alone_and_it_is_told_once
 
 async def test_an_upgrade_of_the_api_server_brings_the_partitions(tmp_path: Path) -> None:
     async with make_node(tmp_path, kubernetes="1.34") as node:
-        async with node.publisher(partitioned("h100:2"), PARTITIONS, timeout=10) as publisher:
+        async with node.publisher(partitioned("h100:2"), PARTITIONS) as publisher:
             await complete(publisher)
             await node.server.stop()
             node.store.features = Features(kubernetes="1.36")
@@ -564,7 +564,7 @@ async def test_nothing_is_told_where_no_gpu_is_to_be_partitioned(
 
 
 async def test_shares_are_published(node: Node) -> None:
-    async with node.publisher(snapshot("h100:2,h100@mig=1g.10gb*2"), SHARED, timeout=10) as publisher:
+    async with node.publisher(snapshot("h100:2,h100@mig=1g.10gb*2"), SHARED) as publisher:
         await complete(publisher)
     assert node.holds(snapshot("h100:2,h100@mig=1g.10gb*2"), SHARED)
     assert node.ears.counts == {"create": 1}
@@ -575,7 +575,7 @@ async def test_without_shares_each_device_is_exclusive_and_it_is_told_once(
     tmp_path: Path, features: dict[str, Any]
 ) -> None:
     async with make_node(tmp_path, **features) as node:
-        async with node.publisher(snapshot("h100:2"), SHARED, timeout=10) as publisher:
+        async with node.publisher(snapshot("h100:2"), SHARED) as publisher:
             await complete(publisher)
             publisher.publish(snapshot("h100:3"))
             await complete(publisher)
@@ -587,7 +587,7 @@ async def test_without_shares_each_device_is_exclusive_and_it_is_told_once(
 
 async def test_where_both_are_off_plain_devices_are_left(tmp_path: Path) -> None:
     async with make_node(tmp_path, kubernetes="1.35") as node:
-        async with node.publisher(partitioned("h100:2,l4"), BOTH, timeout=10) as publisher:
+        async with node.publisher(partitioned("h100:2,l4"), BOTH) as publisher:
             await complete(publisher)
         assert node.holds(snapshot("h100:2,l4"))
         assert publisher.state.without == {Feature.PARTITIONS, Feature.SHARES}
