@@ -100,6 +100,8 @@ class _Call:
             log.debug("%s took %.1f ms", self._name, seconds * 1000)
         elif issubclass(kind, asyncio.CancelledError | GeneratorExit):
             log.warning("%s was cancelled by its caller after %.1f ms", self._name, seconds * 1000)
+        elif issubclass(kind, grpc.aio.AbortError):  # a refusal on purpose; who refused has said why
+            log.debug("%s was refused after %.1f ms", self._name, seconds * 1000)
         else:
             log.error("%s failed after %.1f ms: %r", self._name, seconds * 1000, error)
         self._context.__exit__(kind, error, trace)

@@ -151,6 +151,9 @@ class ResourceService(pb_grpc.DevicePluginServicer):
     def _checked(self, ids: Sequence[str]) -> list[Offered]:
         if not ids:
             raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, "no device is asked for")
+        if len(ids) > len(self._by_id):
+            message = f"{len(ids)} devices are asked for, but there are {len(self._by_id)}"
+            raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, message)
         devices = [self._one(one) for one in ids]
         twice = sorted({one for one in ids if list(ids).count(one) > 1}) if len(set(ids)) < len(ids) else []
         if twice:
