@@ -49,6 +49,7 @@ class ContainerRuntime:
         self._root = root
         self._mode = mode
         self._probe = asyncio.Lock()
+        self._starting: dict[Path, asyncio.Event] = {}
 
     async def mode(self) -> Mode:
         """Find out, once, what this machine allows."""
@@ -62,6 +63,21 @@ class ContainerRuntime:
 
         :raises ContainerError: with the words of containerd or runc.
         """
+        started = self._starting[request.log_path] = asyncio.Event()
+        try:
+            return await self._start(request)
+        finally:
+            self._starting.pop(request.log_path, None)
+            started.set()
+
+    async def writer(self, log_path: Path) -> Container | None:
+        """Return the running container that writes a log; one that is being started is waited for."""
+        if log_path in self._starting:
+            await self._starting[log_path].wait()
+        found = (item for item in self.containers.values() if item.running and item.request.log_path == log_path)
+        return next(found, None)
+
+    async def _start(self, request: ContainerRequest) -> Container:
         name, mode = secrets.token_hex(8), await self.mode()
         try:
             edits = cdi.read(self.cdi_dirs).inject(request.cdi_devices)

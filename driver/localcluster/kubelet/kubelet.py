@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from driver.errors import DriverError
 from driver.localcluster.apiserver.errors import StatusError, bad_request
-from driver.localcluster.apiserver.objects import metadata, name_of
+from driver.localcluster.apiserver.objects import metadata, name_of, namespace_of
 from driver.localcluster.containers.runtime import ContainerRuntime
 from driver.localcluster.kubelet.claim_cache import ClaimCache
 from driver.localcluster.kubelet.claims import ClaimManager
@@ -112,7 +112,7 @@ class Kubelet:
         wanted = logs[:-1] if previous else logs
         return wanted[-1] if wanted else None
 
-    def log(self, request: LogRequest) -> AsyncIterator[bytes]:
+    async def log(self, request: LogRequest) -> AsyncIterator[bytes]:
         """Yield a container's log.
 
         :raises StatusError: 400: it has not started (or not twice, if the previous one is asked for).
@@ -123,9 +123,9 @@ class Kubelet:
             what = "previous terminated container" if request.previous else "container"
             state = "not found" if request.previous else "is waiting to start: ContainerCreating"
             raise bad_request(f'{what} "{request.container}" in pod "{name_of(request.pod)}" {state}')
-        running = [item for item in self.runtime.of_pod(uid) if item.request.log_path == path and item.running]
-        follow = running[0] if running and request.follow else None
-        return read_log(path, container=follow, tail_lines=request.tail_lines, limit=request.limit_bytes)
+        follow = await self.runtime.writer(path) if request.follow else None
+        async for chunk in read_log(path, container=follow, tail=request.tail_lines, limit=request.limit_bytes):
+            yield chunk
 
 
 class _Process:
@@ -210,6 +210,9 @@ class _Process:
         if worker is not None:
             worker.update(pod)
             return
+        now = self._store.find("pods", name_of(pod), namespace_of(pod))
+        if now is None or metadata(now)["uid"] != uid:
+            return  # old news: its worker has seen it to its end
         worker = self._workers[uid] = PodWorker(self._services, pod)
         self._spawn(uid, self._work(worker))
 

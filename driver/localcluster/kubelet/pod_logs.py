@@ -20,13 +20,13 @@ _CHUNK = 1 << 16
 
 
 async def read_log(
-    path: Path, *, container: Container | None, tail_lines: int | None = None, limit: int | None = None
+    path: Path, *, container: Container | None, tail: int | None = None, limit: int | None = None
 ) -> AsyncIterator[bytes]:
-    """Yield what is in the log; with a `container` follow it until that ends. `limit` is in bytes."""
+    """Yield what is in the log; with a `container` follow it until that ends. `tail` is in lines, `limit` in bytes."""
     left = limit
     with path.open("rb") as file:
-        if tail_lines is not None:
-            file.seek(_tail_offset(file.read(), tail_lines))
+        if tail is not None:
+            file.seek(_tail_offset(file.read(), tail))
         with Inotify() as inotify:
             if container is not None:
                 inotify.add_watch(path, Mask.MODIFY)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from driver.localcluster.containers.process import Container
 
 Role = Literal["init", "sidecar", "main"]
+FINAL = ("Succeeded", "Failed")
 NODE_IP = "127.0.0.1"  # containers share the host's network
 
 
@@ -61,7 +62,7 @@ def new_states(pod: Object) -> dict[str, ContainerState]:
     return states
 
 
-def phase(states: dict[str, ContainerState], restart_policy: str) -> str:
+def phase(states: dict[str, ContainerState]) -> str:
     """Return Pending, Running, Succeeded or Failed."""
     init = [state for state in states.values() if state.role == "init"]
     main = [state for state in states.values() if state.role == "main"]
@@ -76,13 +77,18 @@ def phase(states: dict[str, ContainerState], restart_policy: str) -> str:
     return "Pending"
 
 
-def status(pod: Object, states: dict[str, ContainerState], health: dict[str, list[Any]], now: str) -> dict[str, Any]:
+def status(
+    pod: Object, states: dict[str, ContainerState], health: dict[str, list[Any]], now: str, *, released: bool
+) -> dict[str, Any]:
     """Return the pod's status: what others wrote into it stays, what the kubelet knows is brought up to date.
 
-    `health` is the allocatedResourcesStatus by container.
+    `health` is the allocatedResourcesStatus by container. Until the pod's claims are `released` its phase is not a
+    final one: with that they would be given to others.
     """
     old = pod.get("status") or {}
-    new_phase = phase(states, pod["spec"].get("restartPolicy", "Always"))
+    new_phase = phase(states)
+    if new_phase in FINAL and not released:
+        new_phase = old.get("phase") or "Pending"
     shown = {
         role: [
             _container_status(state, health.get(state.name))

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from driver.localcluster.kubelet.services import NodeServices
 
 _log = logging.getLogger(__name__)
-_FINAL = ("Succeeded", "Failed")
 
 
 class PodWorker:
@@ -40,6 +39,7 @@ class PodWorker:
         self._services = services
         self._states = pod_state.new_states(pod)
         self._stop = asyncio.Event()
+        self._released = False
         self._rejected: tuple[str, str] | None = None
         self._loops: list[asyncio.Task[None]] = []
         self._waiters: list[asyncio.Event] = []
@@ -47,7 +47,7 @@ class PodWorker:
     @property
     def active(self) -> bool:
         """Say whether the pod's containers may still run."""
-        return pod_state.phase(self._states, self._policy) not in _FINAL and self._rejected is None
+        return pod_state.phase(self._states) not in pod_state.FINAL and self._rejected is None
 
     def update(self, pod: Object) -> None:
         """Take a newer version of the pod."""
@@ -63,16 +63,22 @@ class PodWorker:
     async def run(self) -> None:
         """Work until nothing is left of the pod; cancelled, its containers run on (the kubelet restarts)."""
         self.update(self.pod)
+        if not self._stop.is_set():
+            await self._live_until_stopped()
+        await self._end()
+        await self._stop.wait()
+        self._remove()
+
+    async def _live_until_stopped(self) -> None:
         life, stop = asyncio.create_task(self._live()), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if life.done() and (error := life.exception()):
+                _log.error("pod %s can't be worked on any more", name_of(self.pod), exc_info=error)
         finally:
             for task in (life, stop):
                 task.cancel()
             await asyncio.gather(life, stop, return_exceptions=True)
-        await self._end()
-        await self._stop.wait()
-        self._remove()
 
     def publish(self) -> None:
         """Write the pod's status, if it changed and the pod is still there."""
@@ -86,19 +92,15 @@ class PodWorker:
             new["status"] = {**(found.get("status") or {}), "phase": "Failed", "reason": reason, "message": message}
         else:
             health = allocated_resources(self._services, found)
-            new["status"] = pod_state.status(found, self._states, health, store.now())
+            new["status"] = pod_state.status(found, self._states, health, store.now(), released=self._released)
         try:
             store.update_status("pods", new)
         except DriverError as exc:
             _log.warning("status of pod %s: %s", name_of(self.pod), exc)
 
-    @property
-    def _policy(self) -> str:
-        return str(self.pod["spec"].get("restartPolicy", "Always"))
-
     async def _live(self) -> None:
         """Bring the pod up and see it through; returns when all its containers have ended for good."""
-        if (self.pod.get("status") or {}).get("phase") in _FINAL:
+        if (self.pod.get("status") or {}).get("phase") in pod_state.FINAL:
             self._mark_finished()
             return
         adopted = self._adopt()
@@ -192,9 +194,14 @@ class PodWorker:
             await changed.wait()
 
     async def _end(self) -> None:
-        """Stop all containers, release the claims (again and again until it works) and the devices."""
+        """Stop all containers, then release the claims (again and again until it works) and the devices."""
         await self._stop_containers()
         self.publish()
+        await self._release()
+        self._released = True
+        self.publish()
+
+    async def _release(self) -> None:
         while True:
             try:
                 await self._services.claims.unprepare(self.uid)

@@ -258,3 +258,20 @@ async def test_a_v1beta1_plugin_works(bench: Bench) -> None:
     await running(bench, "p")
     assert names(plugin, "NodePrepareResources") == [["c1"]]
     assert bench.log("p") == ""
+
+
+async def test_a_pod_has_not_ended_before_its_claims_are_released(bench: Bench, plugin: DraPlugin) -> None:
+    """Its phase would let the claim be deallocated and given away, while the driver still has it prepared."""
+    seen: list[str] = []
+
+    def answer(method: str, claim: Any) -> dict[str, Any]:
+        if method == "unprepare":
+            seen.append(bench.phase("p"))
+        return {"devices": [device()]} if method == "prepare" else {}
+
+    plugin.answer = answer
+    bench.claim("c1")
+    bench.pod("p", "c1", script="exit 0", restartPolicy="Never")
+    await until(lambda: bench.phase("p") == "Succeeded")
+    assert len(seen) == 1
+    assert seen[0] not in ("Succeeded", "Failed")
