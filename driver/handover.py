@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VERSION = 1
-_SETTLE = 5.0  # seconds in which a claim that was allocated before its GPU was withdrawn comes to be prepared
+_SETTLE = 5.0  # seconds in which what was on its way when a GPU was withdrawn becomes visible: claims, containers
 _UNLISTED = 30.0  # seconds until the kubelet lists what it was just given
 _LOOK = 2.0  # seconds between looks at who holds what, while a GPU waits for that
 
@@ -82,7 +82,7 @@ class Handover:
         self._clock = clock
         self._known: dict[str, Ownership] = {}
         self._loaded = False
-        self._withdrawn: dict[str, float] = {}  # when DRA stopped offering a GPU
+        self._withdrawn: dict[str, float] = {}  # when its owner stopped offering a GPU
         self._given: dict[str, float] = {}  # when the device-plugin API gave one away
         self._problems: tuple[str, ...] = ()
         self._written = b""
@@ -142,7 +142,9 @@ class Handover:
         for record in await self._sources.records():
             for holding in record.holdings:
                 if not holding.admin_access:
-                    claims.setdefault(holding.gpu_uuid, {})[f"claim {record.claim}"] = None
+                    claims.setdefault(holding.gpu_uuid, {})[f"claim {record.claim.namespace}/{record.claim.name}"] = (
+                        None
+                    )
         return Holders(
             claims={uuid: tuple(names) for uuid, names in claims.items()},
             pods=None if pods is None else _by_gpu(gpus, pods),
@@ -153,21 +155,25 @@ class Handover:
         now = self._clock()
         self._given = {uuid: at for uuid, at in self._given.items() if now - at < _UNLISTED}
         pods = None if holders.pods is None else dict(holders.pods)
+        claims = dict(holders.claims)
         for uuid in self._given:
             if pods is not None:
                 pods.setdefault(uuid, ("a container that was just given it",))
-        claims = dict(holders.claims)
-        for uuid, owner in wanted.items():
-            if self._settles(uuid, owner, now) and uuid not in claims:
-                claims[uuid] = ("claims that were allocated before it was withdrawn",)
+        for uuid, wanted_owner in wanted.items():
+            leaves = self._settles(uuid, wanted_owner, now)
+            if leaves is Owner.DRA:
+                claims.setdefault(uuid, ("claims that were allocated before it was withdrawn",))
+            elif leaves is Owner.DEVICE_PLUGIN and pods is not None:
+                pods.setdefault(uuid, ("pods that were admitted before it was withdrawn",))
         return Holders(claims=claims, pods=pods)
 
-    def _settles(self, uuid: str, wanted: Owner, now: float) -> bool:
+    def _settles(self, uuid: str, wanted: Owner, now: float) -> Owner | None:
+        """Return whom the GPU was withdrawn from just now."""
         before = self._known.get(uuid)
-        if before is None or before.owner is not Owner.DRA or wanted is Owner.DRA:
+        if before is None or before.owner in (wanted, Owner.WITHHELD):
             self._withdrawn.pop(uuid, None)
-            return False
-        return now - self._withdrawn.setdefault(uuid, now) < self._settle
+            return None
+        return before.owner if now - self._withdrawn.setdefault(uuid, now) < self._settle else None
 
     # --- telling -----------------------------------------------------------------------------------------------------
 

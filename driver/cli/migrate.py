@@ -110,7 +110,7 @@ def _held(directory: Path) -> Iterator[tuple[str, str]]:
         except (OSError, DriverError, InvalidValueError):
             continue  # the agent tells of it
         for holding in record.holdings:
-            yield holding.gpu_uuid, f"claim {record.claim}"
+            yield holding.gpu_uuid, f"claim {record.claim.namespace}/{record.claim.name}"
 
 
 def _row(gpu: Mapping[str, Any]) -> tuple[object, ...]:
