@@ -20,7 +20,7 @@ from driver._pb import pluginregistration_pb2 as reg
 from driver._pb import pluginregistration_pb2_grpc as reg_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from driver.kube.client import KubeClient
@@ -100,14 +100,23 @@ class Node:
             await stub.NotifyRegistrationStatus(reg.RegistrationStatus(plugin_registered=True), timeout=5)
         return info
 
-    async def claim(self, name: str, *devices: str) -> v1.Claim:
-        """Create a claim that is allocated to devices of this node."""
+    async def claim(self, name: str, *devices: str, config: Sequence[dict[str, Any]] = ()) -> v1.Claim:
+        """Create a claim that is allocated to devices of this node; `config` are parameters of it."""
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]
+        opaque = [{"opaque": {"driver": "gpu.nvidia.com", "parameters": one}} for one in config]
+        spec = {"devices": {"requests": requests, **({"config": opaque} if opaque else {})}}
+        results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": NODE, "device": one} for one in devices]
+        allocated: dict[str, Any] = {"results": results}
+        if opaque:
+            allocated["config"] = [{"source": "FromClaim", **one} for one in opaque]
+        return await self.allocated(name, spec, {"devices": allocated})
+
+    async def allocated(self, name: str, spec: dict[str, Any], allocation: dict[str, Any]) -> v1.Claim:
+        """Create a claim as the scheduler leaves it."""
         path = f"{DRA}/namespaces/default/resourceclaims"
-        spec = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}]}}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}, "spec": spec}
         stored = await self.client.create(path, body)
-        results = [{"request": "gpu", "driver": "gpu.nvidia.com", "pool": NODE, "device": one} for one in devices]
-        stored["status"] = {"allocation": {"devices": {"results": results}}}
+        stored["status"] = {"allocation": allocation}
         await self.client.update(f"{path}/{name}/status", stored)
         return v1.Claim(namespace="default", name=name, uid=stored["metadata"]["uid"])
 
