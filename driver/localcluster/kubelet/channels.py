@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import grpc
+
+from driver.errors import TemporaryError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +39,33 @@ async def serve(socket: Path, add: Any, servicer: Any) -> grpc.aio.Server:
     server.add_insecure_port(f"unix:{socket}")
     await server.start()
     return server
+
+
+class RpcError(TemporaryError):
+    """A call failed; the text is Go's, `code` is gRPC's (None if this side closed the connection meanwhile)."""
+
+    def __init__(self, text: str, code: grpc.StatusCode | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+async def call(method: Any, request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109 (it is gRPC's)
+    """Make one call.
+
+    A channel that is closed in another task cancels its calls: here that is an error like any other, while the
+    cancellation of the caller stays what it is.
+
+    :raises RpcError:
+    """
+    try:
+        return await method(request, timeout=timeout)
+    except grpc.aio.AioRpcError as exc:
+        raise RpcError(words(exc), exc.code()) from exc
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RpcError("rpc error: code = Canceled desc = grpc: the client connection is closing") from None
 
 
 def words(exc: grpc.aio.AioRpcError) -> str:

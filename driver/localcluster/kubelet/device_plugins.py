@@ -11,7 +11,7 @@ import grpc
 from driver._pb import device_plugin_v1beta1_pb2 as pb
 from driver._pb import device_plugin_v1beta1_pb2_grpc as pb_grpc
 from driver.errors import TemporaryError
-from driver.localcluster.kubelet.channels import open_channel, stub, words
+from driver.localcluster.kubelet.channels import RpcError, call, open_channel, stub, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,11 +48,11 @@ class DevicePlugin:
         """
         try:
             await asyncio.wait_for(self._channel.channel_ready(), self._times.dial)
-            self.options = await self._stub.GetDevicePluginOptions(pb.Empty())
+            self.options = await call(self._stub.GetDevicePluginOptions, pb.Empty())
         except TimeoutError as exc:
             raise DeviceError(f"failed to dial device plugin for {self.resource}: context deadline exceeded") from exc
-        except grpc.aio.AioRpcError as exc:
-            raise DeviceError(f"failed to get device plugin options for {self.resource}: {words(exc)}") from exc
+        except RpcError as exc:
+            raise DeviceError(f"failed to get device plugin options for {self.resource}: {exc}") from exc
         self._task = asyncio.create_task(self._follow())
 
     async def aclose(self) -> None:
@@ -119,6 +119,6 @@ class DevicePlugin:
 
     async def _call(self, method: Any, request: Any, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
         try:
-            return await method(request, timeout=timeout)
-        except grpc.aio.AioRpcError as exc:
-            raise DeviceError(f"device plugin for {self.resource}: {type(request).__name__}: {words(exc)}") from exc
+            return await call(method, request, timeout)
+        except RpcError as exc:
+            raise DeviceError(f"device plugin for {self.resource}: {type(request).__name__}: {exc}") from exc

@@ -10,7 +10,7 @@ import grpc
 
 from driver._pb import dra_v1_pb2, dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
 from driver.errors import PermanentError, TemporaryError
-from driver.localcluster.kubelet.channels import open_channel, stub, words
+from driver.localcluster.kubelet.channels import RpcError, call, open_channel, stub
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,9 +66,9 @@ class DraPlugin:
 
     async def _call(self, method: Any, request: Any) -> Any:
         try:
-            return await method(request, timeout=self._times.prepare)
-        except grpc.aio.AioRpcError as exc:
-            raise PluginError(words(exc)) from exc
+            return await call(method, request, self._times.prepare)
+        except RpcError as exc:
+            raise PluginError(str(exc)) from exc
 
 
 class DraPlugins:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from driver._pb import dra_health_v1_pb2, dra_health_v1_pb2_grpc, dra_health_v1alpha1_pb2, dra_health_v1alpha1_pb2_grpc
-from driver.localcluster.kubelet.channels import words
+from driver.localcluster.kubelet.channels import stub, words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,10 @@ class Health:
     deadline: float
 
 
-_Key = tuple[str, str, str]
+_Stream = tuple[str, str]
+"""Driver and endpoint."""
+_Device = tuple[str, str]
+"""Pool and device."""
 
 
 class HealthBoard:
@@ -52,17 +55,23 @@ class HealthBoard:
         self._times = times
         self._services = services
         self._on_change = on_change
-        self._chosen: dict[tuple[str, str], str] = {}
-        self._streams: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._states: dict[_Key, Health] = {}
+        self._chosen: dict[_Stream, str] = {}
+        self._streams: dict[_Stream, asyncio.Task[None]] = {}
+        self._states: dict[_Stream, dict[_Device, Health]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def of(self, driver: str, pool: str, device: str) -> tuple[str, str]:
-        """Return (Healthy, Unhealthy or Unknown; message) of a device."""
-        health = self._states.get((driver, pool, device))
-        if health is None or health.deadline <= asyncio.get_running_loop().time():
-            return "Unknown", ""
-        return health.word, health.message
+        """Return (Healthy, Unhealthy or Unknown; message) of a device; of two plugins the newer one's word counts."""
+        now = asyncio.get_running_loop().time()
+        for stream, states in reversed(self._states.items()):
+            health = states.get((pool, device))
+            if stream[0] == driver and health is not None and health.deadline > now:
+                return health.word, health.message
+        return "Unknown", ""
+
+    def streams(self, endpoint: str) -> int:
+        """Return how many streams of a plugin are followed."""
+        return sum(stream[1] == endpoint for stream in self._streams)
 
     def offer(self, driver: str, endpoint: str, versions: list[str]) -> None:
         """Note which health service a plugin lists."""
@@ -74,7 +83,7 @@ class HealthBoard:
         """Open the stream of a plugin that offers one."""
         key = (driver, endpoint)
         if key in self._chosen and key not in self._streams:
-            self._streams[key] = asyncio.create_task(self._follow(driver, self._chosen[key], channel))
+            self._streams[key] = asyncio.create_task(self._follow(key, self._chosen[key], channel))
 
     async def close(self, driver: str, endpoint: str) -> None:
         """End the stream of a plugin that is gone."""
@@ -89,55 +98,54 @@ class HealthBoard:
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _follow(self, driver: str, service: str, channel: grpc.aio.Channel) -> None:
-        module, stub = _SERVICES[service]
+    async def _follow(self, stream: _Stream, service: str, channel: grpc.aio.Channel) -> None:
+        module, kind = _SERVICES[service]
+        watch = stub(kind, channel).NodeWatchResources
         while True:
             try:
-                async for answer in stub(channel).NodeWatchResources(module.NodeWatchResourcesRequest()):
-                    self._note(driver, answer)
-                _log.info("%s ended its health stream", driver)
+                async for answer in watch(module.NodeWatchResourcesRequest()):
+                    self._note(stream, answer)
+                _log.info("%s ended its health stream", stream[0])
             except grpc.aio.AioRpcError as exc:
                 if exc.code() is grpc.StatusCode.UNIMPLEMENTED:
                     return
-                _log.info("health stream of %s: %s", driver, words(exc))
+                _log.info("health stream of %s: %s", stream[0], words(exc))
             finally:
-                self._forget(driver)
+                self._set(stream, {})
             await asyncio.sleep(self._times.health_reopen)
 
-    def _note(self, driver: str, answer: Any) -> None:
+    def _note(self, stream: _Stream, answer: Any) -> None:
         now = asyncio.get_running_loop().time()
-        states: dict[_Key, Health] = {}
+        states: dict[_Device, Health] = {}
         for item in answer.devices:
             timeout = item.health_check_timeout_seconds or self._times.health_timeout
             word = _WORDS[item.health] if item.health < len(_WORDS) else "Unknown"
-            key = (driver, item.device.pool_name, item.device.device_name)
-            states[key] = Health(word, item.message[:1024], now + timeout)
-        old = {key: state for key, state in self._states.items() if key[0] == driver}
-        self._states = {key: state for key, state in self._states.items() if key[0] != driver} | states
-        if _said(old) != _said(states):
-            self._on_change()
+            states[item.device.pool_name, item.device.device_name] = Health(word, item.message[:1024], now + timeout)
+        self._set(stream, states)
         self._wait_for_silence()
 
-    def _forget(self, driver: str) -> None:
-        old = len(self._states)
-        self._states = {key: state for key, state in self._states.items() if key[0] != driver}
-        if len(self._states) != old:
+    def _set(self, stream: _Stream, states: dict[_Device, Health]) -> None:
+        old = self._states.pop(stream, {})
+        if states:
+            self._states[stream] = states
+        if _said(old) != _said(states):
             self._on_change()
 
     def _wait_for_silence(self) -> None:
         """Look again when the next word gets too old."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._states:
-            first = min(state.deadline for state in self._states.values())
-            self._timer = asyncio.get_running_loop().call_at(first, self._expire)
+        deadlines = [state.deadline for states in self._states.values() for state in states.values()]
+        if deadlines:
+            self._timer = asyncio.get_running_loop().call_at(min(deadlines), self._expire)
 
     def _expire(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._states = {key: state for key, state in self._states.items() if state.deadline > now}
+        for stream, states in list(self._states.items()):
+            self._states[stream] = {device: state for device, state in states.items() if state.deadline > now}
         self._on_change()
         self._wait_for_silence()
 
 
-def _said(states: dict[_Key, Health]) -> dict[_Key, tuple[str, str]]:
+def _said(states: dict[_Device, Health]) -> dict[_Device, tuple[str, str]]:
     return {key: (state.word, state.message) for key, state in states.items()}

@@ -72,6 +72,11 @@ class Kubelet:
         return self._running.plugins
 
     @property
+    def health(self) -> HealthBoard:
+        """What plugins say of their devices, in the present process."""
+        return self._running.health
+
+    @property
     def _running(self) -> _Process:
         assert self._process is not None, "the kubelet does not run"  # noqa: S101 (a programming error)
         return self._process
@@ -137,8 +142,8 @@ class _Process:
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[Any]] = {}
         self._times = times
-        self._health = HealthBoard(times, _health_services(store), self._publish_pods)
-        self.plugins = DraPlugins(times, self._health, self._wipe)
+        self.health = HealthBoard(times, _health_services(store), self._publish_pods)
+        self.plugins = DraPlugins(times, self.health, self._wipe)
         cache = ClaimCache(paths.claims_checkpoint)
         self.claims = ClaimManager(cache, self.plugins, lambda ns, name: store.find("resourceclaims", name, ns))
         self._devices = DeviceManager(paths.device_plugins, Grants(paths.devices_checkpoint), times, self._publish_node)
@@ -146,7 +151,7 @@ class _Process:
         self._watcher = PluginWatcher(paths.plugins_registry, Registrar({"DRAPlugin": self.plugins}, times), times)
         self._services = NodeServices(
             node=kubelet.name, store=store, runtime=kubelet.runtime, claims=self.claims, devices=self._devices,
-            health=self._health, paths=paths, times=times,
+            health=self.health, paths=paths, times=times,
         )  # fmt: skip
 
     async def start(self) -> None:
@@ -169,7 +174,7 @@ class _Process:
         await self._pod_resources.aclose()
         await self._devices.aclose()
         await self.plugins.aclose()
-        await self._health.aclose()
+        await self.health.aclose()
 
     def _spawn(self, name: str, work: Any) -> None:
         task = self._tasks[name] = asyncio.create_task(work, name=f"{self._name}: {name}")

@@ -6,12 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
-import grpc
-
 from driver._pb import pluginregistration_pb2 as pb
 from driver._pb import pluginregistration_pb2_grpc as pb_grpc
 from driver.errors import DriverError, TemporaryError
-from driver.localcluster.kubelet.channels import open_channel, stub, words
+from driver.localcluster.kubelet.channels import RpcError, call, open_channel, stub
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,8 +59,8 @@ class Registrar:
             except TimeoutError as exc:
                 raise RegistrationError(f"failed to dial socket {socket}: context deadline exceeded") from exc
             await self._register(socket, stub(pb_grpc.RegistrationStub, channel))
-        except grpc.aio.AioRpcError as exc:
-            raise RegistrationError(f"registration at socket {socket}: {words(exc)}") from exc
+        except RpcError as exc:
+            raise RegistrationError(f"registration at socket {socket}: {exc}") from exc
         finally:
             await channel.close()
 
@@ -73,7 +71,7 @@ class Registrar:
             await self._handlers[info.type].remove(info.name, info.endpoint)
 
     async def _register(self, socket: Path, client: Any) -> None:
-        info = await client.GetInfo(pb.InfoRequest(), timeout=self._times.get_info)
+        info = await call(client.GetInfo, pb.InfoRequest(), self._times.get_info)
         try:
             handler = self._handlers.get(info.type)
             if handler is None:
@@ -93,4 +91,4 @@ class Registrar:
 
     async def _notify(self, client: Any, error: str = "") -> None:
         status = pb.RegistrationStatus(plugin_registered=not error, error=error)
-        await client.NotifyRegistrationStatus(status, timeout=self._times.notify)
+        await call(client.NotifyRegistrationStatus, status, self._times.notify)

@@ -82,3 +82,14 @@ async def test_the_stream_is_the_versions(
     await running(bench, "p")
     assert plugin.recorder.methods().count("DRAResourceHealth.NodeWatchResources") == streams
     assert bool(shown(bench)) is features.enabled("ResourceHealthStatus")
+
+
+async def test_an_older_plugins_end_does_not_hide_the_newers_word(bench: Bench, plugin: DraPlugin) -> None:
+    plugin.report(said(1, "older"))
+    await until(lambda: [item.get("message") for item in shown(bench)] == ["older"])
+    newer = await bench.registered(suffix="-b")
+    newer.report(said(2, "newer"))
+    await until(lambda: [item.get("message") for item in shown(bench)] == ["newer"])
+    await plugin.stop()
+    await until(lambda: plugin.recorder.methods() and not bench.kubelet.health.streams(str(plugin.service)))
+    assert [item.get("message") for item in shown(bench)] == ["newer"]

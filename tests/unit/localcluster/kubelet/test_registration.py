@@ -120,3 +120,19 @@ async def test_a_registration_socket_that_nobody_serves_harms_nobody(bench: Benc
     await dead.kill()
     plugin = await bench.registered()
     assert plugin.status == [(True, "")]
+
+
+async def test_a_plugin_that_goes_during_a_call_costs_only_that_try(bench: Bench) -> None:
+    bench.cdi("gpu-0")
+    plugin = await bench.registered()
+    plugin.hold.clear()
+    bench.claim("c1")
+    bench.pod("p", "c1")
+    await until(lambda: plugin.recorder.of("NodePrepareResources"), "the call has begun")
+    plugin.registration.unlink()
+    text = await until(lambda: bench.events("FailedPrepareDynamicResources"))
+    assert "the client connection is closing" in text[0]
+    plugin.hold.set()
+    await plugin.kill()
+    await bench.registered()
+    await running(bench, "p")
