@@ -146,7 +146,7 @@ PREPARED_WHILE_LOOKING = [
     (("rules", ALL_PLUGIN), []),
     (("look", None), []),
     (("time", 12), []),
-    (("look", None), [("prepare", 0)]),
+    (("look", None), [("prepare", 0), ("end", 1)]),  # the first comes to pass after the records were read
     (("look", None), []),
     (("allocate", 0), []),
 ]
