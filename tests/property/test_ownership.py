@@ -147,7 +147,6 @@ PREPARED_WHILE_LOOKING = [
     (("look", None), []),
     (("time", 12), []),
     (("look", None), [("prepare", 0), ("end", 1)]),  # the first comes to pass after the records were read
-    (("look", None), []),
     (("allocate", 0), []),
 ]
 GIVEN_WHILE_LOOKING = [
