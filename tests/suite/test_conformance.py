@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +19,14 @@ from driver.kube.client import KubeClient
 
 ROOT = Path(__file__).parents[2]
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+
+KIND = """\
+echo "$(basename "$0") $*" >>{calls}
+case "$*" in
+  "get clusters") echo gpu-dra ;;
+  "get kubeconfig --name gpu-dra") cat {kubeconfig} ;;
+esac
+"""
 
 
 class World:
@@ -110,6 +119,19 @@ async def test_two_runs_at_once_do_not_disturb_each_other(world):
     assert await world.namespaces() == []
 
 
+def test_kind_test_runs_the_suite_on_the_kind_cluster(world, tmp_path):
+    calls = tmp_path / "calls"
+    for tool in ("kind", "docker"):
+        script(tmp_path / "bin" / tool, KIND.format(calls=calls, kubeconfig=world.kubeconfig))
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    environment["GPU_DRA_VENV"] = str(environment_of_this_python(tmp_path / "venv"))
+    command = [str(ROOT / "hack/kind-test"), "-k", "one_pod_gets_one_gpu or deleted_slice", *world.process()]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout  # the cluster is its own: it may be disturbed
+    assert "kind load docker-image busybox:1.37 --name gpu-dra" in calls.read_text()
+
+
 @pytest.mark.parametrize("arguments", [["--driver", "process"], ["--context", "x"]])
 def test_options_that_do_not_go_together_are_refused(arguments):
     done = subprocess.run(
@@ -136,3 +158,17 @@ async def install_classes(world):
     from tests.conformance import install
 
     await install.classes(Path(world.kubeconfig))
+
+
+def script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+
+
+def environment_of_this_python(path):
+    """Make what hack/venv takes for an environment that is up to date."""
+    script(path / "bin/python", f'exec {sys.executable} "$@"\n')
+    content = b"".join((ROOT / name).read_bytes() for name in ("hack/requirements.lock", "pyproject.toml"))
+    (path / ".lock.sha256").write_text(hashlib.sha256(content).hexdigest())
+    return path
