@@ -19,6 +19,8 @@ from driver.model import names
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from driver.model.health import Health
+
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 _CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 45)
@@ -76,8 +78,20 @@ class Metrics:
         self._read_at = Gauge("gpu_dra_inventory_read_timestamp_seconds", "Last whole reading", registry=registry)
         self._registered = Gauge("gpu_dra_registered", "1 if the kubelet registered the driver", registry=registry)
         self._xids = Counter(
-            "gpu_dra_xid_events", "XID errors that the GPU driver reported", ("xid",), registry=registry
+            "gpu_dra_xid_events", "XID errors that the GPU driver reported", ("gpu", "xid"), registry=registry
         )
+        gpu = ("gpu", "uuid")
+        self._healthy = Gauge("gpu_dra_gpu_healthy", "1 if a GPU may be given to claims", gpu, registry=registry)
+        self._taints = Gauge(
+            "gpu_dra_gpu_taint", "1 for each taint of a GPU", (*gpu, "taint", "effect"), registry=registry
+        )
+        self._transitions = Counter(
+            "gpu_dra_gpu_health_changes",
+            "Times that a GPU became unhealthy, or healthy",
+            (*gpu, "to"),
+            registry=registry,
+        )
+        self._judged: dict[tuple[str, str], bool] = {}
         Gauge("gpu_dra_build_info", "Version of the agent", ("version",), registry=registry).labels(
             driver.__version__
         ).set(1)
@@ -136,9 +150,22 @@ class Metrics:
         if whole:
             self._read_at.set(time.time())
 
-    def xid(self, xid: int) -> None:
-        """Count an XID error. Garbage must not become a label each."""
-        self._xids.labels(str(xid) if 0 < xid < 1000 else "other").inc()
+    def xid(self, xid: int, gpu: str) -> None:
+        """Count an XID error on a GPU, by name. Garbage must not become a label each."""
+        self._xids.labels(gpu, str(xid) if 0 < xid < 1000 else "other").inc()
+
+    def health_judged(self, health: Mapping[tuple[str, str], Health]) -> None:
+        """Set the verdicts on all GPUs, by name and UUID."""
+        self._healthy.clear()
+        self._taints.clear()
+        for gpu, one in health.items():
+            self._healthy.labels(*gpu).set(one.healthy)
+            for taint in one.taints:
+                shown = f"{taint.key}={taint.value}" if taint.value else taint.key
+                self._taints.labels(*gpu, shown, str(taint.effect)).set(1)
+            if self._judged.get(gpu, True) != one.healthy:
+                self._transitions.labels(*gpu, "healthy" if one.healthy else "unhealthy").inc()
+        self._judged = {gpu: one.healthy for gpu, one in health.items()}
 
     def registered(self, value: bool) -> None:
         """Set whether the kubelet knows the driver."""

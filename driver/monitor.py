@@ -3,16 +3,23 @@
 A GPU that stops to answer keeps its last known facts and is called lost, so that names don't shift (A10) and claims on
 it can be told; one that never answered is left out and named (A11). What fails is asked once more before it counts. An
 unchanged reading is the same Snapshot: nobody is woken.
+
+Three things go on side by side: events are taken as they come; the GPUs are read and checked now and then, and soon
+after an event; verdicts are given at most once a second, so that a storm of events causes few Snapshots, and a call
+into the driver that hangs delays no event.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from driver.announcer import Announcer, Teller
+from driver.charts import Charts
 from driver.errors import InventoryError
 from driver.inventory.base import Inventory, InventoryEvent, Xid
 from driver.model.choice import NO_GPUS
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from driver.model.choice import GpuChoice
     from driver.model.device import Gpu
     from driver.model.health import Health
+    from driver.model.health_facts import Fact, HealthReport
     from driver.model.ownership import Ownership
 
     Owners = Callable[[tuple[Gpu, ...]], Awaitable[Mapping[str, Ownership]]]
@@ -33,16 +41,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SECOND_TRY = 0.2  # seconds until what failed is asked again
-_LEAST_GAP = 1.0  # seconds between readings, however many events come
+_LEAST_GAP = 1.0  # seconds between readings, and between verdicts, however many events come
+_CHECK_PATIENCE = 0.3  # seconds that a reading waits for the check of the GPUs' health before it is passed on without
+_UNHEALTHY = 5.0  # seconds between checks while a GPU is unhealthy: it shall not wait for long to be seen well again
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds, while the inventory as a whole can't be read
-
-
-class Teller(Protocol):
-    """Who tells people (kube.events)."""
-
-    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Tell that something happened to the node's GPUs."""
-        ...
+_CHECK = "health checks"  # the object of a problem
 
 
 class MonitorObserver(Protocol):
@@ -52,13 +55,17 @@ class MonitorObserver(Protocol):
         """Note what a reading saw; `whole` is false if it failed altogether."""
         ...
 
-    def xid(self, xid: int) -> None:
-        """Note an XID error."""
+    def xid(self, xid: int, gpu: str) -> None:
+        """Note an XID error on a GPU, by name."""
+        ...
+
+    def health_judged(self, health: Mapping[tuple[str, str], Health]) -> None:
+        """Note the verdicts on all GPUs, by name and UUID."""
         ...
 
 
 class Monitor:
-    """Keeps the current Snapshot. `resync` is how often, in seconds, it reads without being told to.
+    """Keeps the current Snapshot. `resync` is how often, in seconds, it reads and checks without being told to.
 
     `owners` tells for each Snapshot who has which GPU, by UUID, leaving out what is simply DRA's; without it, all are.
     `dynamic_mig` says which GPUs are partitioned for claims.
@@ -73,17 +80,23 @@ class Monitor:
         resync: float = 60.0,
         owners: Owners | None = None,
         dynamic_mig: GpuChoice = NO_GPUS,
+        charts: Charts | None = None,
     ) -> None:
         self._inventory = inventory
-        self._tell = tell
+        self._announcer = Announcer(tell, dynamic_mig)
         self._observer = observer
         self._resync = resync
         self._owners = owners
         self._dynamic_mig = dynamic_mig
+        self._charts = charts or Charts()
         self._owning = asyncio.Lock()
-        self._snapshot: Snapshot | None = None
+        self._seen: Snapshot | None = None  # as read; its health is who does not answer
+        self._check_problem: tuple[Problem, ...] = ()
+        self._snapshot: Snapshot | None = None  # as judged
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._wanted = asyncio.Event()
+        self._unjudged = asyncio.Event()
+        self._judged_at = -math.inf
         self.ready = asyncio.Event()
 
     @property
@@ -107,11 +120,18 @@ class Monitor:
         """Ask for a reading soon."""
         self._wanted.set()
 
+    def note(self, source: str, facts: Mapping[str, Iterable[Fact]]) -> None:
+        """Replace all that another part (`source`) knows about GPUs' health, by UUID: MPS daemons, probes."""
+        self._charts.note(source, facts)
+        self._unjudged.set()
+
     async def run(self) -> None:
         """Watch until cancelled."""
+        self._charts.recall(_now())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
             tasks.create_task(self._keep_reading())
+            tasks.create_task(self._keep_judging())
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -119,22 +139,37 @@ class Monitor:
         pause = _FIRST_PAUSE
         while True:
             self._wanted.clear()
-            found = await self._read()
-            async with self._owning:
-                self._adopt(replace(found, ownership=await self._ownership(found)))
-            failed = bool(self.missing())
+            failed = bool((await self._look()).unavailable)
+            wait = pause if failed else self._until_next()
             pause = min(pause * 2, _LONGEST_PAUSE) if failed else _FIRST_PAUSE
-            await asyncio.gather(self._wait(pause if failed else self._resync), asyncio.sleep(_LEAST_GAP))
+            await asyncio.gather(self._wait(wait), asyncio.sleep(_LEAST_GAP))
 
-    async def reown(self) -> None:
-        """Ask who has the GPUs, and publish the answer."""
+    async def _look(self) -> Snapshot:
+        """Read the GPUs and check their health. A check that takes long does not hold up what was read."""
+        began = _now()
+        found = await self._read()
         async with self._owning:
-            ownership = await self._ownership(self.snapshot)
-            if self._snapshot is not None:
-                self._publish(replace(self._snapshot, ownership=ownership))
+            found = replace(found, ownership=await self._ownership(found))
+            self._seen = found
+        self._charts.observe(found, began)
+        if not found.unavailable:
+            check = asyncio.ensure_future(self._check())
+            try:
+                await asyncio.wait((check,), timeout=_CHECK_PATIENCE)
+                self._unjudged.set()
+                await check
+            finally:
+                check.cancel()
+        self._unjudged.set()
+        self._count(found)
+        return found
 
-    async def _ownership(self, found: Snapshot) -> Mapping[str, Ownership]:
-        return await self._owners(found.gpus) if self._owners is not None and found.gpus else found.ownership
+    def _until_next(self) -> float:
+        """Return the seconds until the GPUs are to be looked at again, if nothing happens."""
+        well = all(health.healthy for health in self._charts.judged(self._seen or Snapshot()).health.values())
+        wait = self._resync if well else min(self._resync, _UNHEALTHY)
+        due = self._charts.due()
+        return wait if due is None else min(wait, max(0.0, due - _now()))
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -145,7 +180,7 @@ class Monitor:
 
     async def _read(self) -> Snapshot:
         found = await self._read_once()
-        if _is_worse(self.snapshot, found):
+        if _is_worse(self._seen or Snapshot(), found):
             await asyncio.sleep(_SECOND_TRY)
             found = await self._read_once()
         return found
@@ -154,77 +189,84 @@ class Monitor:
         try:
             reading = await self._inventory.read()
         except InventoryError as exc:
-            return unavailable(self._snapshot, str(exc))
+            return unavailable(self._seen, str(exc))
         except Exception as exc:
             log.exception("internal error while reading the GPUs")
-            return unavailable(self._snapshot, f"internal error: {exc!r}")
-        return advance(self._snapshot, reading, self._dynamic_mig)
+            return unavailable(self._seen, f"internal error: {exc!r}")
+        return advance(self._seen, reading, self._dynamic_mig)
 
-    def _adopt(self, found: Snapshot) -> None:
-        unhealthy = len(found.health)
+    async def _check(self) -> None:
+        began, reports = await self._check_once()
+        failing = self._charts.failing()
+        if any(set(report.failed) - {*failing.get(uuid, ())} for uuid, report in reports.items()):
+            await asyncio.sleep(_SECOND_TRY)
+            began, reports = await self._check_once()
+        self._charts.check(reports, began)
+
+    async def _check_once(self) -> tuple[float, Mapping[str, HealthReport]]:
+        began = _now()
+        try:
+            reports = await self._inventory.health_facts()
+        except InventoryError as exc:
+            self._check_problem = (Problem(object=_CHECK, message=str(exc)),)
+            return began, {}
+        except Exception as exc:
+            log.exception("internal error while checking the GPUs' health")
+            self._check_problem = (Problem(object=_CHECK, message=f"internal error: {exc!r}"),)
+            return began, {}
+        self._check_problem = ()
+        return began, reports
+
+    def _count(self, found: Snapshot) -> None:
+        judged = self._judge(found)
+        unhealthy = sum(not health.healthy for health in judged.health.values())
         self._observer.inventory_read(
-            healthy=len(found.gpus) - unhealthy,
+            healthy=len(judged.gpus) - unhealthy,
             unhealthy=unhealthy,
-            problems=len(found.problems),
-            whole=not found.unavailable,
+            problems=len(judged.problems),
+            whole=not judged.unavailable,
         )
-        self._publish(found)
 
-    def _publish(self, found: Snapshot) -> None:
-        before = self._snapshot
+    # --- verdicts ----------------------------------------------------------------------------------------------------
+
+    async def _keep_judging(self) -> None:
+        while True:
+            await self._unjudged.wait()
+            await asyncio.sleep(max(0.0, self._judged_at + _LEAST_GAP - _now()))
+            self._settle()
+
+    def _settle(self) -> None:
+        """Publish the verdicts of now, if they are news."""
+        self._unjudged.clear()
+        if self._seen is None:
+            return
+        found, before = self._judge(self._seen), self._snapshot
+        self._charts.remember()
         if found == before:
             return
+        self._judged_at = _now()
         self._snapshot = found
-        self._announce(before or Snapshot(), found)
+        self._announcer.changed(before or Snapshot(), found)
+        self._observer.health_judged({(gpu.name, gpu.uuid): found.health_of(gpu.uuid) for gpu in found.gpus})
         self.ready.set()
         for callback in self._subscribers:
             _call(callback, found)
 
-    # --- telling -----------------------------------------------------------------------------------------------------
+    def _judge(self, found: Snapshot) -> Snapshot:
+        self._charts.monitored = self._inventory.monitored
+        judged = self._charts.judged(found)
+        return replace(judged, problems=(*judged.problems, *self._check_problem))
 
-    def _announce(self, before: Snapshot, found: Snapshot) -> None:
-        if not before.gpus:
-            log.info("found %d GPUs: %s", len(found.gpus), _products(found.gpus) or "none")
-            self._announce_choice(found)
-        for problem in _without(found.problems, before.problems):
-            self._warn("InventoryProblem", f"{problem.object}: {problem.message}")
-        for problem in _without(before.problems, found.problems):
-            if all(problem.object != other.object for other in found.problems):
-                log.info("%s answers again", problem.object)
-        self._announce_gpus(before, found)
+    async def reown(self) -> None:
+        """Ask who has the GPUs, and publish the answer."""
+        async with self._owning:
+            ownership = await self._ownership(self._seen or Snapshot())
+            if self._seen is not None:
+                self._seen = replace(self._seen, ownership=ownership)
+                self._settle()
 
-    def _announce_choice(self, found: Snapshot) -> None:
-        chosen = [gpu for gpu in found.gpus if gpu.uuid in found.dynamic_mig]
-        able = [gpu.name for gpu in chosen if gpu.mig is not None]
-        if able:
-            log.info("partitioned for claims: %s", ", ".join(able))
-        if len(able) < len(chosen):
-            log.info("without MIG: %s", ", ".join(gpu.name for gpu in chosen if gpu.mig is None))
-        for word in self._dynamic_mig.unmatched(found.gpus) if found.gpus else ():
-            log.warning("dynamic_mig: %r means no GPU of this node", word)
-
-    def _announce_gpus(self, before: Snapshot, found: Snapshot) -> None:
-        known = {gpu.uuid for gpu in before.gpus}
-        now = {gpu.uuid for gpu in found.gpus}
-        for gpu in before.gpus:
-            if gpu.uuid not in now:
-                self._warn("GPUReplaced", f"{gpu.name} ({gpu.uuid}) is gone, another GPU has its name")
-        for gpu in found.gpus:
-            was, now_is = before.health_of(gpu.uuid), found.health_of(gpu.uuid)
-            if known and gpu.uuid not in known:
-                self._say("GPUAppeared", f"{gpu.name} ({gpu.uuid}, {gpu.product}) appeared")
-            if was.healthy and not now_is.healthy:
-                self._warn("GPUUnhealthy", f"{gpu.name} ({gpu.uuid}): {now_is.reason}")
-            elif not was.healthy and now_is.healthy:
-                self._say("GPURecovered", f"{gpu.name} ({gpu.uuid}) is healthy again")
-
-    def _warn(self, reason: str, message: str) -> None:
-        log.warning("%s: %s", reason, message)
-        self._tell.emit(reason, message, warning=True)
-
-    def _say(self, reason: str, message: str) -> None:
-        log.info("%s: %s", reason, message)
-        self._tell.emit(reason, message)
+    async def _ownership(self, found: Snapshot) -> Mapping[str, Ownership]:
+        return await self._owners(found.gpus) if self._owners is not None and found.gpus else found.ownership
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -245,15 +287,17 @@ class Monitor:
 
     def _take(self, event: InventoryEvent) -> None:
         if isinstance(event, Xid):
-            self._observer.xid(event.xid)
-            self._warn("XidError", f"{self._name(event.gpu_uuid)} reports XID {event.xid}{_instances(event)}")
+            now, name = _now(), self._name(event.gpu_uuid)
+            self._observer.xid(event.xid, name)
+            self._announcer.xid(event, name or "an unknown GPU", now)
+            if self._charts.take(event, now):
+                self._unjudged.set()
         else:
             log.info("reading the GPUs again: %s", event.why)
         self._wanted.set()
 
     def _name(self, gpu_uuid: str) -> str:
-        name = next((gpu.name for gpu in self.snapshot.gpus if gpu.uuid == gpu_uuid), "an unknown GPU")
-        return f"{name} ({gpu_uuid})"
+        return next((gpu.name for gpu in self.snapshot.gpus if gpu.uuid == gpu_uuid), "")
 
 
 def advance(before: Snapshot | None, reading: Reading, dynamic_mig: GpuChoice = NO_GPUS) -> Snapshot:
@@ -264,13 +308,15 @@ def advance(before: Snapshot | None, reading: Reading, dynamic_mig: GpuChoice = 
     taken = {gpu.uuid for gpu in reading.gpus} | {gpu.name for gpu in reading.gpus}
     known = before.gpus if before is not None else ()
     lost = [gpu for gpu in known if gpu.uuid not in taken and gpu.name not in taken]
-    gpus = tuple(sorted((*reading.gpus, *lost), key=_identity))
+    chosen = partitioned(before, (*reading.gpus, *lost), dynamic_mig)
+    found = (steady(gpu, before) if gpu.uuid in chosen else gpu for gpu in reading.gpus)
+    gpus = tuple(sorted((*found, *lost), key=_identity))
     return Snapshot(
         versions=reading.versions,
         gpus=gpus,
         health=MappingProxyType({gpu.uuid: _lost(gpu, reading.problems) for gpu in sorted(lost, key=_identity)}),
         problems=reading.problems,
-        dynamic_mig=partitioned(before, gpus, dynamic_mig),
+        dynamic_mig=chosen,
     )
 
 
@@ -282,6 +328,20 @@ def partitioned(before: Snapshot | None, gpus: Iterable[Gpu], choice: GpuChoice)
     known = {gpu.uuid for gpu in before.gpus} if before is not None else set()
     kept = before.dynamic_mig if before is not None else frozenset()
     return frozenset(gpu.uuid for gpu in gpus if gpu.uuid in kept or (gpu.uuid not in known and choice.names(gpu)))
+
+
+def steady(gpu: Gpu, before: Snapshot | None) -> Gpu:
+    """Return a GPU without the changes that MIG mode makes to what it tells of itself. Pure.
+
+    With the mode on, a GPU has no NVLink and another addressing mode. Where partitions come and go with claims, these
+    would change the slices, and its neighbours', each time.
+    """
+    known = next((one for one in before.gpus if one.uuid == gpu.uuid), None) if before is not None else None
+    if known is None or gpu.mig is None or not gpu.mig.enabled:
+        return gpu
+    return replace(
+        gpu, memory=known.memory, addressing_mode=known.addressing_mode, nvlink=known.nvlink, fabric=known.fabric
+    )
 
 
 def unavailable(before: Snapshot | None, why: str) -> Snapshot:
@@ -311,22 +371,13 @@ def _is_worse(before: Snapshot, found: Snapshot) -> bool:
     )
 
 
-def _without(problems: Iterable[Problem], others: tuple[Problem, ...]) -> list[Problem]:
-    return [problem for problem in problems if problem not in others]
-
-
-def _instances(event: Xid) -> str:
-    gi, ci = event.gpu_instance_id, event.compute_instance_id
-    return f" in GPU instance {gi}, compute instance {ci}" if gi is not None else ""
-
-
-def _products(gpus: tuple[Gpu, ...]) -> str:
-    products = dict.fromkeys(gpu.product for gpu in gpus)
-    return ", ".join(f"{sum(gpu.product == product for gpu in gpus)} {product}" for product in products)
-
-
 def _call(callback: Callable[[Snapshot], None], snapshot: Snapshot) -> None:
     try:
         callback(snapshot)
     except Exception:
         log.exception("internal error: %r refused a snapshot", callback)
+
+
+def _now() -> float:
+    """Return the moment in seconds, by a clock that never jumps."""
+    return asyncio.get_running_loop().time()

@@ -242,7 +242,7 @@ def _observe(gpu: Gpu, faults: GpuFaults) -> Gpu | Problem:
         return Problem(object=gpu.name, message=f"reading {faults.fails} failed: unknown error ({gpu.uuid})")
     changes: dict[str, object] = {}
     for attribute in faults.not_supported:
-        changes.update(ATTRIBUTES[attribute])
+        changes.update(ATTRIBUTES.get(attribute, {}))
     if "nvlink" in faults.not_supported:
         changes["nvlink"] = NvLink()
     return replace(gpu, **changes) if changes else gpu  # type: ignore[arg-type]  # ATTRIBUTES has the fields' types

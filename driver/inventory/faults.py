@@ -63,7 +63,6 @@ ATTRIBUTES: Mapping[str, Mapping[str, object]] = MappingProxyType(
         "mig": {"mig": None},
         "nvlink": {},  # replaced by an empty NvLink, see `fake`
         EVENTS: {},
-        **{query: {} for query in QUERIES},
     }
 )
 """What can be unsupported, and what the GPU then reports."""
@@ -230,8 +229,8 @@ def _seconds(value: object, path: str) -> float:
 
 def _attribute(value: object, path: str) -> str:
     name = text(value, path)
-    if name not in ATTRIBUTES:
-        raise InvalidValueError(path, name, f"no such query; {suggestion(name, ATTRIBUTES)}")
+    if name not in ATTRIBUTES and name not in QUERIES:
+        raise InvalidValueError(path, name, f"no such query; {suggestion(name, [*ATTRIBUTES, *QUERIES])}")
     return name
 
 

@@ -64,6 +64,18 @@ class Chart:
         """Note that it answers."""
         return replace(self, lost="") if self.lost else self
 
+    def after_reading(self, gpu_instances: frozenset[int], *, began: float, rules: Rules) -> Chart:
+        """Note which GPU instances a reading that began at a moment has found; with one its tenant's faults go."""
+        kept = tuple(
+            one
+            for one in self.xids
+            if one.instances is None
+            or one.instances[0] in gpu_instances
+            or began <= one.at
+            or not _is_one_tenants(one, rules)
+        )
+        return self if kept == self.xids else replace(self, xids=kept)
+
     def after(self, report: HealthReport, *, began: float, rules: Rules, quiet: float) -> Chart:
         """Note a check that began at a moment; `quiet` is in seconds."""
         checked = self.checked.after(report)
@@ -97,6 +109,11 @@ class Chart:
                 continue
             if one.instances in ((gpu_instance, None), (gpu_instance, compute_instance)):
                 yield _fact(one)
+
+    def lasting(self, rules: Rules) -> tuple[SeenXid, ...]:
+        """Return what must outlive this process: the serious XIDs, in stable order."""
+        serious = (one for one in self.xids if not _is_one_tenants(one, rules))
+        return tuple(sorted(serious, key=lambda one: (one.xid, one.instances or ())))
 
     def due(self, rules: Rules, quiet: float) -> float | None:
         """Return the earliest moment at which a check could clear an XID by quiet time."""

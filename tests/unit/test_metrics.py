@@ -5,6 +5,9 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from driver.metrics import Metrics
+from driver.model.health import HEALTHY
+from driver.model.health_facts import Fact, Kind
+from driver.model.health_rules import judge
 
 
 def values(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -68,8 +71,8 @@ def test_a_failed_reading_does_not_look_fresh() -> None:
 @pytest.mark.parametrize(("xid", "label"), [(79, "79"), (0, "other"), (-1, "other"), (2**31, "other")])
 def test_garbage_xids_make_no_series_each(xid: int, label: str) -> None:
     metrics = Metrics("node1")
-    metrics.xid(xid)
-    assert values(metrics)["gpu_dra_xid_events_total", (("xid", label),)] == 1
+    metrics.xid(xid, "gpu-1")
+    assert values(metrics)["gpu_dra_xid_events_total", (("gpu", "gpu-1"), ("xid", label))] == 1
 
 
 def test_nothing_is_in_the_global_registry() -> None:
@@ -82,3 +85,32 @@ def test_no_created_series() -> None:
     metrics = Metrics("node1")
     metrics.slice_written("create")
     assert b"_created" not in metrics.exposition()
+
+
+def test_the_verdicts_on_gpus_are_told_and_their_changes_counted() -> None:
+    metrics = Metrics("node1")
+    one, two = ("gpu-0", "GPU-0"), ("gpu-1", "GPU-1")
+    bad = judge([Fact(Kind.XID, 79), Fact(Kind.UNMONITORED)])
+    for health in (HEALTHY, bad, bad, HEALTHY):
+        metrics.health_judged({one: HEALTHY, two: health})
+        found = values(metrics)
+        assert found["gpu_dra_gpu_healthy", (("gpu", "gpu-0"), ("uuid", "GPU-0"))] == 1
+        assert found["gpu_dra_gpu_healthy", (("gpu", "gpu-1"), ("uuid", "GPU-1"))] == health.healthy
+        assert {key: 1 for name, key in found if name == "gpu_dra_gpu_taint"} == {
+            (("effect", str(taint.effect)), ("gpu", "gpu-1"), ("taint", shown), ("uuid", "GPU-1")): 1
+            for taint, shown in zip(
+                health.taints, ("gpu.nvidia.com/xid=79", "gpu.nvidia.com/unmonitored"), strict=False
+            )
+        }
+    for to in ("healthy", "unhealthy"):
+        labels = (("gpu", "gpu-1"), ("to", to), ("uuid", "GPU-1"))
+        assert found["gpu_dra_gpu_health_changes_total", labels] == 1
+
+
+def test_a_gpu_that_has_left_is_told_no_more() -> None:
+    metrics = Metrics("node1")
+    metrics.health_judged({("gpu-0", "GPU-0"): HEALTHY})
+    metrics.health_judged({("gpu-0", "GPU-new"): HEALTHY})
+    assert [key for name, key in values(metrics) if name == "gpu_dra_gpu_healthy"] == [
+        (("gpu", "gpu-0"), ("uuid", "GPU-new"))
+    ]

@@ -11,8 +11,8 @@ from driver.errors import InventoryError
 from driver.inventory.base import Changed, InventoryEvent, Reading, Xid
 from driver.inventory.fake import FakeInventory
 from driver.inventory.faults import Faults, GpuFaults, save_faults
-from driver.model.choice import GpuChoice
-from driver.model.device import Gpu
+from driver.model.choice import NO_GPUS, GpuChoice
+from driver.model.device import Gpu, NvLink
 from driver.model.health import LOST
 from driver.model.mig import MigState
 from driver.model.snapshot import DriverVersions, Problem, Snapshot
@@ -21,6 +21,9 @@ from driver.monitor import Monitor, advance, unavailable
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
+
+    from driver.model.health import Health
+    from driver.model.health_facts import HealthReport
 
 VERSIONS = DriverVersions(driver="580.105.08", cuda="13.0")
 GPUS = tuple(Gpu(uuid=f"GPU-{n}", index=n, minor=n, product="H100") for n in range(4))
@@ -50,6 +53,9 @@ class ScriptedInventory:
     fake: bool = True
     reads: int = 0
     queue: asyncio.Queue[InventoryEvent | Exception | None] = field(default_factory=asyncio.Queue)
+    checks: list[Any] = field(default_factory=lambda: [{}])
+    monitored: frozenset[str] | None = None
+    checked: int = 0
 
     async def read(self) -> Reading:
         self.reads += 1
@@ -57,6 +63,17 @@ class ScriptedInventory:
         if isinstance(answer, Exception):
             raise answer
         assert isinstance(answer, Reading)
+        return answer
+
+    async def health_facts(self) -> dict[str, HealthReport]:
+        self.checked += 1
+        answer = self.checks.pop(0) if len(self.checks) > 1 else self.checks[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, asyncio.Event):
+            await answer.wait()
+            return {}
+        assert isinstance(answer, dict)
         return answer
 
     async def events(self) -> AsyncIterator[InventoryEvent]:
@@ -76,6 +93,7 @@ class Ears:
     told: list[tuple[str, str, bool]] = field(default_factory=list)
     counts: list[dict[str, Any]] = field(default_factory=list)
     xids: list[int] = field(default_factory=list)
+    judged: list[dict[tuple[str, str], Health]] = field(default_factory=list)
 
     def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
         self.told.append((reason, message, warning))
@@ -83,8 +101,11 @@ class Ears:
     def inventory_read(self, **counts: Any) -> None:
         self.counts.append(counts)
 
-    def xid(self, xid: int) -> None:
+    def xid(self, xid: int, gpu: str) -> None:
         self.xids.append(xid)
+
+    def health_judged(self, health: Any) -> None:
+        self.judged.append(dict(health))
 
     def reasons(self) -> list[str]:
         return [reason for reason, _, _ in self.told]
@@ -201,6 +222,19 @@ def test_a_gpu_that_appears_is_chosen_then() -> None:
     first = advance(None, reading(*GPUS[:3]), choice)
     assert not first.dynamic_mig
     assert advance(first, reading(*GPUS), choice).dynamic_mig == {"GPU-3"}
+
+
+def test_what_a_gpu_tells_of_itself_does_not_change_with_mig_mode() -> None:
+    """NVML reports neither NVLink nor the usual addressing mode while the mode is on."""
+    off = MigState(enabled=False, pending=False, switches_at_once=True, memory_slices=8)
+    idle = replace(GPUS[0], mig=off, memory=80 << 30, addressing_mode="HMM", nvlink=NvLink(active_links=18))
+    cut = replace(GPUS[0], mig=replace(off, enabled=True), memory=79 << 30, addressing_mode="None")
+    for choice, shown in ((GpuChoice.parse("all"), idle), (NO_GPUS, cut)):
+        first = advance(None, reading(idle), choice)
+        second = advance(first, reading(cut), choice)
+        assert second.gpus == (replace(shown, mig=cut.mig),)
+        assert advance(second, reading(idle), choice) == first
+    assert advance(None, reading(cut), GpuChoice.parse("all")).gpus == (cut,)
 
 
 async def test_the_choice_is_told_once(ears: Ears, caplog: pytest.LogCaptureFixture) -> None:
@@ -339,10 +373,9 @@ async def test_xids_are_told_and_make_it_look(ears: Ears) -> None:
         before = inventory.reads
         inventory.queue.put_nowait(Xid(gpu_uuid="GPU-2", xid=79))
         inventory.queue.put_nowait(Xid(gpu_uuid="GPU-?", xid=13, gpu_instance_id=1, compute_instance_id=0))
-        await until(lambda: len(ears.told) == 2)
+        await until(lambda: ears.xids == [79, 13])
         await until(lambda: inventory.reads > before)
-    assert ears.xids == [79, 13]
-    assert ears.told == [
+    assert [one for one in ears.told if one[0] == "XidError"] == [
         ("XidError", "gpu-2 (GPU-2) reports XID 79", True),
         ("XidError", "an unknown GPU (GPU-?) reports XID 13 in GPU instance 1, compute instance 0", True),
     ]

@@ -1,0 +1,114 @@
+"""Telling people what changed about the node's GPUs: log lines, and Events on the Node."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from driver.model.choice import NO_GPUS
+
+if TYPE_CHECKING:
+    from driver.inventory.base import Xid
+    from driver.model.choice import GpuChoice
+    from driver.model.device import Gpu
+    from driver.model.snapshot import Problem, Snapshot
+
+log = logging.getLogger(__name__)
+
+_LINES, _PERIOD = 10, 1.0  # XIDs that are logged in a period of seconds; of the others only the number
+
+
+class Teller(Protocol):
+    """Who tells people (kube.events)."""
+
+    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """Tell that something happened to the node's GPUs."""
+        ...
+
+
+class Announcer:
+    """Compares Snapshots, and tells what is news. `dynamic_mig` is named where it means no GPU."""
+
+    def __init__(self, tell: Teller, dynamic_mig: GpuChoice = NO_GPUS) -> None:
+        self._tell = tell
+        self._dynamic_mig = dynamic_mig
+        self._period_began = 0.0
+        self._in_period = 0
+
+    def changed(self, before: Snapshot, found: Snapshot) -> None:
+        """Tell what is different."""
+        if not before.gpus:
+            log.info("found %d GPUs: %s", len(found.gpus), _products(found.gpus) or "none")
+            self._choice(found)
+        for problem in _without(found.problems, before.problems):
+            self._warn("InventoryProblem", f"{problem.object}: {problem.message}")
+        for problem in _without(before.problems, found.problems):
+            if all(problem.object != other.object for other in found.problems):
+                log.info("%s answers again", problem.object)
+        self._gpus(before, found)
+
+    def xid(self, event: Xid, name: str, now: float) -> None:
+        """Tell of an XID, at a moment in seconds; a storm of them is counted, not told one by one."""
+        message = f"{name} ({event.gpu_uuid}) reports XID {event.xid}{_instances(event)}"
+        self._tell.emit("XidError", message, warning=True)
+        if now - self._period_began >= _PERIOD:
+            if self._in_period > _LINES:
+                log.warning("XidError: %d more", self._in_period - _LINES)
+            self._period_began, self._in_period = now, 0
+        self._in_period += 1
+        if self._in_period <= _LINES:
+            log.warning("XidError: %s", message)
+
+    def _choice(self, found: Snapshot) -> None:
+        chosen = [gpu for gpu in found.gpus if gpu.uuid in found.dynamic_mig]
+        able = [gpu.name for gpu in chosen if gpu.mig is not None]
+        if able:
+            log.info("partitioned for claims: %s", ", ".join(able))
+        if len(able) < len(chosen):
+            log.info("without MIG: %s", ", ".join(gpu.name for gpu in chosen if gpu.mig is None))
+        for word in self._dynamic_mig.unmatched(found.gpus) if found.gpus else ():
+            log.warning("dynamic_mig: %r means no GPU of this node", word)
+
+    def _gpus(self, before: Snapshot, found: Snapshot) -> None:
+        known = {gpu.uuid for gpu in before.gpus}
+        now = {gpu.uuid for gpu in found.gpus}
+        for gpu in before.gpus:
+            if gpu.uuid not in now:
+                self._warn("GPUReplaced", f"{gpu.name} ({gpu.uuid}) is gone, another GPU has its name")
+        for gpu in found.gpus:
+            if known and gpu.uuid not in known:
+                self._say("GPUAppeared", f"{gpu.name} ({gpu.uuid}, {gpu.product}) appeared")
+            self._health(gpu, before, found)
+
+    def _health(self, gpu: Gpu, before: Snapshot, found: Snapshot) -> None:
+        was, now_is = before.health_of(gpu.uuid), found.health_of(gpu.uuid)
+        if not was.healthy and now_is.healthy:
+            self._say("GPURecovered", f"{gpu.name} ({gpu.uuid}) is healthy again")
+        if now_is.reason == was.reason and now_is.healthy == was.healthy:
+            return
+        if not now_is.healthy:
+            self._warn("GPUUnhealthy", f"{gpu.name} ({gpu.uuid}): {now_is.reason}")
+        elif now_is.reason:
+            self._say("GPUHealthNotice", f"{gpu.name} ({gpu.uuid}): {now_is.reason}")
+
+    def _warn(self, reason: str, message: str) -> None:
+        log.warning("%s: %s", reason, message)
+        self._tell.emit(reason, message, warning=True)
+
+    def _say(self, reason: str, message: str) -> None:
+        log.info("%s: %s", reason, message)
+        self._tell.emit(reason, message)
+
+
+def _without(problems: tuple[Problem, ...], others: tuple[Problem, ...]) -> list[Problem]:
+    return [problem for problem in problems if problem not in others]
+
+
+def _instances(event: Xid) -> str:
+    gi, ci = event.gpu_instance_id, event.compute_instance_id
+    return f" in GPU instance {gi}, compute instance {ci}" if gi is not None else ""
+
+
+def _products(gpus: tuple[Gpu, ...]) -> str:
+    products = dict.fromkeys(gpu.product for gpu in gpus)
+    return ", ".join(f"{sum(gpu.product == product for gpu in gpus)} {product}" for product in products)
