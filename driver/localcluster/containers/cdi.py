@@ -113,7 +113,7 @@ def _load_file(path: Path) -> Spec:
         data = _parse(path.read_bytes())
     except OSError as exc:
         raise CdiError(f"failed to read CDI Spec {quote(str(path))}: {go_errno(exc)}") from exc
-    except (yaml.YAMLError, ValueError) as exc:
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise CdiError(f"{where} failed to unmarshal CDI Spec: error converting YAML to JSON: {_words(exc)}") from exc
     try:
         return load(data)
@@ -146,8 +146,9 @@ def filled(node: dict[str, Any]) -> dict[str, Any]:
     host = node.get("hostPath") or node["path"]
     try:
         info = os.stat(host)  # noqa: PTH116 (the text is a device's path, perhaps with a dot-dot)
-    except OSError as exc:
-        raise _injection_failed(f"failed to stat CDI host device {quote(host)}: {go_errno(exc)}") from exc
+    except (OSError, ValueError) as exc:
+        words = go_errno(exc) if isinstance(exc, OSError) else "invalid argument"
+        raise _injection_failed(f"failed to stat CDI host device {quote(host)}: {words}") from exc
     kind = next((name for test, name in _KINDS if test(info.st_mode)), None)
     if kind is None:
         raise _injection_failed(f"failed to stat CDI host device {quote(host)}: not a device node")

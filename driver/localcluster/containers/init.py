@@ -32,9 +32,9 @@ def main(arguments: list[str]) -> None:
         with open(f"{bundle}/config.json", encoding="utf-8") as file:
             config = json.load(file)
         _run(mode, bundle, name, config)
-    except (OSError, rootfs.SetupError) as exc:
+    except Exception as exc:  # whatever it is: the parent waits for the reason
         text = f"{exc.filename}: {rootfs.go_text(exc)}" if isinstance(exc, OSError) else str(exc)
-        os.write(handle, f"{PREFIX}{text}".encode())
+        os.write(handle, f"{PREFIX}{text or type(exc).__name__}".encode(errors="replace"))
     os._exit(128)
 
 

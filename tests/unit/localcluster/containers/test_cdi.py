@@ -107,3 +107,14 @@ def test_a_device_type_that_is_not_the_hosts_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_directory_holds_nothing(tmp_path: Path) -> None:
     assert read([tmp_path / "none"]).devices == {}
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "a: &a [*a]\n", "\x01", "{}: {}", "2026-01-01"])
+def test_no_file_breaks_the_others(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content, encoding="utf-8")
+    (tmp_path / "b.json").write_text(json.dumps(spec(device())), encoding="utf-8")
+    (tmp_path / "c.json").write_bytes(b"\xff\xfe\xff")
+    (tmp_path / "d.json").mkdir()
+    registry = read([tmp_path])
+    assert list(registry.devices) == ["ex.com/gpu=g0"]
+    assert len(registry.errors) == 2

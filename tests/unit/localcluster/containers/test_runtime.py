@@ -221,3 +221,22 @@ async def test_the_mode_is_found_out(short_tmp: Path) -> None:
     assert mode in ("root", "user", "plain")
     assert mode == "plain" or await runtime.works(mode)
     assert list((short_tmp / "c").glob("*")) == []
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"env": ["A=\0"]},
+        {"deviceNodes": [{"path": "/dev/x", "type": "c", "major": 1 << 70, "minor": 1}]},
+        {"mounts": [{"hostPath": "/\0", "containerPath": "/x", "options": ["bind"]}]},
+        {"mounts": [{"hostPath": "x", "containerPath": "/x", "type": "nofs"}]},
+    ],
+    ids=["environment", "device number", "path", "file system"],
+)
+async def test_edits_that_no_kernel_takes_are_refused(isolated: Bench, edits: dict[str, Any]) -> None:
+    spec = {"cdiVersion": "0.6.0", "kind": "ex.com/gpu", "devices": [{"name": "g0", "containerEdits": edits}]}
+    isolated.cdi_dirs[0].mkdir(parents=True)
+    (isolated.cdi_dirs[0] / "a.json").write_text(json.dumps(spec), encoding="utf-8")
+    with pytest.raises(ContainerError) as caught:
+        await isolated.runtime.start(isolated.request("true", cdi_devices=("ex.com/gpu=g0",)))
+    assert caught.value.reason == "RunContainerError"

@@ -78,15 +78,10 @@ class Bench:
         container = {"name": "c", "image": "busybox", "command": ["sh", "-c", script], "resources": {"claims": uses}}
         body = {
             "containers": [container],
-            "nodeName": NODE,
             "resourceClaims": [{"name": claim, "resourceClaimName": claim} for claim in claims],
             **spec,
         }
-        for claim in claims:
-            self.store.find("resourceclaims", claim, namespace)
         pod = {"metadata": {"name": name, "namespace": namespace}, "spec": body}
-        # a scheduler reserves first and binds then
-        body.pop("nodeName")
         created = self.store.create("pods", pod, namespace)
         for claim in claims:
             self.reserve(claim, created, namespace)

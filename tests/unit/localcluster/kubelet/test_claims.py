@@ -275,3 +275,27 @@ async def test_a_pod_has_not_ended_before_its_claims_are_released(bench: Bench, 
     await until(lambda: bench.phase("p") == "Succeeded")
     assert len(seen) == 1
     assert seen[0] not in ("Succeeded", "Failed")
+
+
+async def test_a_claim_for_an_extended_resource_reaches_its_container(bench: Bench, plugin: DraPlugin) -> None:
+    """What the scheduler notes in the pod's status stands in for `resources.claims`."""
+    bench.claim("special")
+    limits = {"nvidia.com/gpu": "1"}
+    container = {
+        "name": "c",
+        "image": "x",
+        "command": ["sh", "-c", "echo $GPU; sleep 100"],
+        "resources": {"limits": limits},
+    }
+    pod = clone(bench.store.create("pods", {"metadata": {"name": "p"}, "spec": {"containers": [container]}}, "default"))
+    bench.reserve("special", pod)
+    mapping = {"containerName": "c", "resourceName": "nvidia.com/gpu", "requestName": "r"}
+    pod["status"] = {"extendedResourceClaimStatus": {"resourceClaimName": "special", "requestMappings": [mapping]}}
+    bench.store.update_status("pods", pod)
+    bench.store.bind("p", "default", "node1")
+    await running(bench, "p")
+    await until(lambda: bench.log("p") == "gpu-0\n", "the output")
+    assert bench.get("p")["status"]["extendedResourceClaimStatus"]["requestMappings"] == [mapping]
+    bench.delete("p")
+    await gone(bench, "p")
+    assert names(plugin, "NodeUnprepareResources") == [["special"]]
