@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 VERSION = 1
 _SETTLE = 5.0  # seconds in which what was on its way when a GPU was withdrawn becomes visible: claims, containers
-_UNLISTED = 30.0  # seconds until the kubelet lists what it was just given
+_UNLISTED = 10.0  # seconds; the kubelet lists what it was given as soon as it has the answer
 _LOOK = 2.0  # seconds between looks at who holds what, while a GPU waits for that
 
 

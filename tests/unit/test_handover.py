@@ -153,7 +153,7 @@ async def test_what_was_just_given_is_held_until_the_kubelet_lists_it(world: Wor
     handover.given([GPUS[1].uuid])
     handover.set_rules(Rules())
     assert await owner(handover) == "device-plugin→dra"
-    world.now += 31
+    world.now += 11
     assert await owner(handover) == "withheld→dra"
 
 
