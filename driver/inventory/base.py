@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from driver.model.device import Gpu
     from driver.model.health_facts import HealthReport
     from driver.model.mig import MigInstance, MigState, Placement
+    from driver.model.usage import GpuUsage
 
 WHOLE_GPU = 0xFFFFFFFF
 """NVML's GPU and compute instance id of an event that concerns the whole GPU."""
@@ -72,6 +73,13 @@ class Inventory(Protocol):
 
     async def health_facts(self) -> Mapping[str, HealthReport]:
         """Check the GPUs' health now, and return the reports by UUID; a GPU that does not answer has none.
+
+        :raises InventoryError: as `read`.
+        """
+        ...
+
+    async def usage(self) -> Mapping[str, GpuUsage]:
+        """Look at what the GPUs and their MIG devices do now, by the GPU's UUID; one that does not answer is missing.
 
         :raises InventoryError: as `read`.
         """

@@ -20,6 +20,7 @@ from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_mig_file import FakeMigFile
 from driver.inventory.fake_partition import FakePartitioner
 from driver.inventory.fake_spec import NodeSpec, load_node
+from driver.inventory.fake_usage import FakeUsage
 from driver.inventory.fault_file import write_names
 from driver.inventory.faults import ATTRIBUTES, EVENTS, NO_FAULTS, GpuFaults, decode_faults
 from driver.inventory.health_faults import QUERIES, report
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from driver.inventory.faults import Faults
     from driver.model.health_facts import HealthReport
     from driver.model.mig import MigInstance, MigState, Placement
+    from driver.model.usage import GpuUsage
 
 _LOG = logging.getLogger(__name__)
 _FILE_CHANGES = Mask.CLOSE_WRITE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
@@ -68,6 +70,7 @@ class FakeInventory:
         self._announced = NO_FAULTS
         self._stamp: tuple[int, ...] | None = None
         self._closed = asyncio.Event()
+        self._usage = FakeUsage(self._gpus, faults_file.with_name("usage.yaml") if faults_file else None)
         self._mig_file = FakeMigFile(self._gpus, mig_file, boot_id)
         self._partitioner = FakePartitioner(self._gpus, self._mig_file, self._faults_now, timeout)
 
@@ -123,6 +126,19 @@ class FakeInventory:
             gpu.uuid: report(gpu, one.health, one.xids, one.not_supported, one.fails)
             for gpu in self._gpus
             if not (one := faults.of(gpu.uuid)).lost
+        }
+
+    async def usage(self) -> Mapping[str, GpuUsage]:
+        """Look at what all GPUs that answer do, as the usage file says.
+
+        :raises InventoryError: as `read`.
+        """
+        faults = await self._answering()
+        boards = self._mig_file.boards()
+        return {
+            gpu.uuid: self._usage.of(gpu, boards[gpu.uuid].state() if gpu.uuid in boards else None)
+            for gpu in self._gpus
+            if not faults.of(gpu.uuid).lost
         }
 
     async def events(self) -> AsyncIterator[InventoryEvent]:

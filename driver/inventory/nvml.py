@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ from driver.inventory.library_watch import LibraryWatch
 from driver.inventory.nvml_health import read_health
 from driver.inventory.nvml_session import NvmlSession
 from driver.inventory.nvml_thread import NvmlThread
+from driver.inventory.nvml_usage import UsageReader
 from driver.inventory.sysfs import Sysfs
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from driver.model.health_facts import HealthReport
     from driver.model.mig import MigInstance, MigState, Placement
+    from driver.model.usage import GpuUsage
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -56,6 +59,7 @@ class NvmlInventory:
         self._thread = NvmlThread(on_return=lambda: self._box.put(Changed(why="NVML answers again")))
         self._session = NvmlSession(root, Sysfs(sys_root), self._box.put, listen_pause=recheck)
         self._watch = LibraryWatch(root, recheck)
+        self._usage = UsageReader()
 
     @property
     def monitored(self) -> frozenset[str] | None:
@@ -75,6 +79,18 @@ class NvmlInventory:
         :raises InventoryError: as `read`.
         """
         return await self.use(read_health, "checking the GPUs' health")
+
+    async def usage(self) -> dict[str, GpuUsage]:
+        """Look at what the GPUs and their MIG devices do; each GPU is a job of its own, so that claims wait for one.
+
+        :raises InventoryError: as `read`.
+        """
+        found = {}
+        for uuid in await self.use(self._usage.gpus, "listing the GPUs"):
+            one = await self.use(partial(self._usage.read, uuid=uuid), f"looking at the use of {uuid}")
+            if one is not None:
+                found[uuid] = one
+        return found
 
     async def use(self, job: Callable[[Any], T], what: str, *, limit: float = 0.0) -> T:
         """Run `job(pynvml)` on the NVML thread; `what` for messages, `limit` in seconds if more than the usual.

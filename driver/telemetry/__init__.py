@@ -1,0 +1,1 @@
+"""Use of GPUs, told under the names that people's dashboards know."""
