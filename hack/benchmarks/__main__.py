@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from hack.benchmarks.device_plugin import device_plugin
 from hack.benchmarks.floor import Floor, timed
 from hack.benchmarks.fragmentation import table as fragmentation
 from hack.benchmarks.partitions import partitions
@@ -109,6 +110,8 @@ async def run(arguments: argparse.Namespace) -> Report:
             await bursts(world, report, max(arguments.rounds // 4, 1))
             report.add(Row(what="resident memory after the calls", value=world.resident_mib(), unit="MiB"))
     await partitions(report)
+    if arguments.device_plugin:
+        await device_plugin(report, arguments.rounds)
     return report
 
 
@@ -124,6 +127,12 @@ def main() -> None:
         "--fragmentation",
         action="store_true",
         help="only simulate how the order of MIG partitions fragments GPUs, and print the comparison",
+    )
+    parser.add_argument(
+        "--device-plugin",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="measure the device-plugin API too (default: yes)",
     )
     arguments = parser.parse_args()
     if arguments.fragmentation:

@@ -33,8 +33,9 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 class World:
     """Paths, processes and clients of one benchmark."""
 
-    def __init__(self, root: Path, *, gpus: str = "h100:8") -> None:
+    def __init__(self, root: Path, *, gpus: str = "h100:8", extra: Sequence[str] = ()) -> None:
         self.root = root
+        self.extra = extra
         self.gpus = gpus
         self.kubelet_root = root / "k"
         self.cdi_dir = root / "cdi"
@@ -83,6 +84,7 @@ class World:
                 *(sys.executable, "-m", "driver", "run", "--gpus", self.gpus, "--node-name", NODE),
                 *("--kubelet-root", str(self.kubelet_root), "--cdi-dir", str(self.cdi_dir)),
                 *("--kubeconfig", str(self.kubeconfig), "--http-address", "127.0.0.1:0"),
+                *self.extra,
             ],
             self.root / "agent.log",
         )
