@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.examples import register
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+register()
 
 
 @pytest.fixture

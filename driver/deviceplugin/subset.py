@@ -74,6 +74,9 @@ class Choice:
         for start in starts:
             value, chosen = self._grow([*fixed, *start], rest, missing - 1, partner)
             grown.setdefault(tuple(sorted(chosen)), value)
+            if fixed:  # what must be in may be far from where the rest is best together
+                _, apart = self._grow(list(start), rest, missing - 1, partner)
+                grown.setdefault(tuple(sorted([*fixed, *apart])), self.value([*fixed, *apart]))
         ranked = sorted(grown.items(), key=itemgetter(1), reverse=True)[:IMPROVED]
         improved = [self._improve(fixed, rest, list(chosen), value) for chosen, value in ranked]
         return max(improved, key=itemgetter(0))[1]

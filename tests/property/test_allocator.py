@@ -14,6 +14,7 @@ from driver.localcluster.scheduler.devices import Policy
 from driver.localcluster.scheduler.outcome import Allocation, Unsatisfiable
 from driver.localcluster.scheduler.state import AllocatedState
 from driver.model import quantity
+from tests.examples import examples
 
 DRIVER = "gpu.nvidia.com"
 NODE = {"metadata": {"name": "a"}}
@@ -97,7 +98,7 @@ def allocate(wanted, pools, state):
 
 
 @given(slices(), claims)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 def test_nothing_is_ever_handed_out_twice_or_overdrawn(made, steps):
     pools = devices.gather(made)
     known = {item.id: item for item in pools[0].devices}
@@ -153,7 +154,6 @@ def check_cluster(stored, known, counters):
 
 
 @given(st.lists(st.one_of(st.none(), small), max_size=7), st.integers(1, 4), st.booleans())
-@settings(deadline=None)
 def test_a_way_is_found_exactly_if_there_is_one_and_it_is_the_first(values, count, distinct):
     found = [
         {"name": f"gpu-{index}", "attributes": {} if value is None else {"x": {"int": value}}}

@@ -17,6 +17,7 @@ from driver.localcluster.apiserver.resources import RESOURCES
 from driver.localcluster.apiserver.schema import check
 from driver.localcluster.apiserver.store import Store
 from driver.localcluster.apiserver.strategic import strategic_patch
+from tests.examples import examples
 
 
 def answer(call, *arguments, **more):
@@ -83,7 +84,7 @@ def _object(draw, plural):
         "serviceaccounts",
     ],
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(40), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_write_is_done_or_refused(plural, data):
     store = Store()
@@ -103,7 +104,7 @@ def test_a_write_is_done_or_refused(plural, data):
     json.dumps(store.get(plural, "x", namespace))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(data=st.data(), plural=st.sampled_from(["resourceslices", "resourceclaims", "resourceclaimtemplates"]))
 def test_what_is_stored_survives_a_conversion(data, plural):
     kind = RESOURCES[plural]
@@ -156,7 +157,7 @@ def test_a_json_patch_applies_or_is_refused(target, operations):
     assert json.dumps(target) == before
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_strategic_patch_applies_or_is_refused(data):
     target, patch = data.draw(_object("pods")), data.draw(_object("pods"))

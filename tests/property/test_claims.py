@@ -15,6 +15,7 @@ from driver.claims import allocation
 from driver.claims.state import ClaimState, Prepare, Unprepare
 from driver.errors import DriverError
 from driver.model.snapshot import Snapshot
+from tests.examples import examples
 from tests.unit.claims.helpers import Node, claim, gpus, mig_gpu, ref, result, uid
 
 DEVICES = ("gpu-0", "gpu-1", "gpu-2-mig-1g10gb-19-0", "gpu-2-mig-1g10gb-19-1")
@@ -99,4 +100,4 @@ class ClaimsMachine(RuleBasedStateMachine):
 
 
 TestClaims = ClaimsMachine.TestCase
-TestClaims.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestClaims.settings = settings(max_examples=examples(30), stateful_step_count=30)

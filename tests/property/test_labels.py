@@ -14,6 +14,7 @@ from driver.config.plugin_flags import PluginFlags
 from driver.labels import PREFIX, LabelOptions, labels
 from driver.localcluster.apiserver.validation.common import label_value, qualified_name
 from driver.model.ownership import Owner, Ownership
+from tests.examples import examples
 from tests.property.test_slices_build import snapshots
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def label_options(draw: st.DrawFn) -> LabelOptions:
 
 
 @given(snapshots(), label_options(), st.booleans())
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=examples(300))
 def test_keys_and_values_are_valid(snapshot: Snapshot, options: LabelOptions, plugin: bool) -> None:
     owned = {gpu.uuid: PLUGINS for gpu in snapshot.gpus} if plugin else {}
     found = labels(replace(snapshot, ownership=MappingProxyType(owned)), options)
@@ -46,7 +47,6 @@ def test_keys_and_values_are_valid(snapshot: Snapshot, options: LabelOptions, pl
 
 
 @given(snapshots(), label_options(), st.randoms())
-@settings(deadline=None)
 def test_the_order_of_gpus_makes_no_difference_to_what_the_node_has(snapshot, options, random) -> None:
     gpus = list(snapshot.gpus)
     random.shuffle(gpus)

@@ -16,6 +16,7 @@ from driver.claims.record import Record, RecordedDevice
 from driver.handover import Handover, Sources
 from driver.model.device import Gpu
 from driver.model.ownership import ALL_DRA, Owner, Rule, Rules
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -162,7 +163,6 @@ GIVEN_WHILE_LOOKING = [
 ]
 
 
-@settings(deadline=None)
 @given(STEPS)
 @example(PREPARED_WHILE_LOOKING)
 @example(GIVEN_WHILE_LOOKING)
@@ -187,7 +187,7 @@ def test_K6_no_gpu_is_ever_given_by_both(steps: list[tuple[tuple[str, object], l
         asyncio.run(run(Path(directory) / "ownership.json"))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.lists(st.sampled_from(list(Owner)), min_size=3, max_size=3), min_size=1, max_size=6))
 def test_with_nobody_in_the_way_every_gpu_comes_to_its_owner(wishes: list[list[Owner]]) -> None:
     async def run(file: Path) -> None:

@@ -17,6 +17,7 @@ from driver.model.shares import Shares
 from driver.model.snapshot import DriverVersions, Snapshot
 from driver.slices.build import BuildOptions, build
 from driver.slices.normal import normal
+from tests.examples import examples
 
 TEXT = st.text(max_size=70)
 COUNT = st.integers(0, 200)
@@ -93,7 +94,7 @@ OPTIONS = st.builds(BuildOptions, node_name=st.just("n"), taints=st.booleans(), 
 
 
 @given(snapshots(), OPTIONS)
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=examples(200))
 def test_any_snapshot_makes_valid_slices(snapshot: Snapshot, options: BuildOptions) -> None:
     store = Store(Features())
     specs = build(snapshot, options)
@@ -104,7 +105,6 @@ def test_any_snapshot_makes_valid_slices(snapshot: Snapshot, options: BuildOptio
 
 
 @given(snapshots())
-@settings(deadline=None)
 def test_devices_of_a_type_have_one_set_of_own_attributes(snapshot: Snapshot) -> None:
     shapes: dict[str, set[frozenset[str]]] = {}
     for spec in build(snapshot, BuildOptions(node_name="n", partitions=True)):
@@ -115,7 +115,6 @@ def test_devices_of_a_type_have_one_set_of_own_attributes(snapshot: Snapshot) ->
 
 
 @given(snapshots())
-@settings(deadline=None)
 def test_a_device_takes_only_counters_that_there_are(snapshot: Snapshot) -> None:
     specs = build(snapshot, BuildOptions(node_name="n", partitions=True))
     sets = [one for spec in specs for one in spec.get("sharedCounters", ())]
@@ -134,7 +133,6 @@ def test_a_device_takes_only_counters_that_there_are(snapshot: Snapshot) -> None
 
 
 @given(snapshots(), st.booleans())
-@settings(deadline=None)
 def test_mode_and_instances_of_partitioned_gpus_show_nowhere(snapshot: Snapshot, on: bool) -> None:
     def toggled(gpu: Gpu) -> Gpu:
         mig = gpu.mig

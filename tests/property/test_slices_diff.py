@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.slices.diff import Owner, Plan, diff
@@ -83,7 +83,6 @@ class Api:
 
 
 @given(st.lists(st.tuples(POOLS, st.integers(0, 9)), max_size=6), POOLS)
-@settings(deadline=None)
 def test_no_reader_ever_sees_a_mixture_and_every_crash_is_healed(
     history: list[tuple[tuple[str, ...], int]], last: tuple[str, ...]
 ) -> None:
@@ -101,7 +100,6 @@ FOREIGN = st.lists(
 
 
 @given(POOLS, FOREIGN, POOLS)
-@settings(deadline=None)
 def test_whatever_others_did_one_diff_repairs_it(
     before: tuple[str, ...], tampering: list[tuple[str, int]], after: tuple[str, ...]
 ) -> None:
@@ -132,7 +130,6 @@ def tamper(api: Api, what: str, number: int) -> None:
 
 
 @given(POOLS, POOLS)
-@settings(deadline=None)
 def test_the_writes_are_the_fewest(before: tuple[str, ...], after: tuple[str, ...]) -> None:
     api = Api()
     api.reach(before)

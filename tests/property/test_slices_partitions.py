@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from driver.model.device import MigPartition
 from driver.slices.build import build
+from tests.examples import examples
 from tests.unit.slices.helpers import PARTITIONS, partitioned
 from tests.unit.slices.scheduling import WHOLE, Cluster, wanted
 
@@ -19,7 +20,7 @@ KINDS = ["gpu", "1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=20))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 def test_no_two_allocated_partitions_ever_overlap(kinds: list[str]) -> None:
     cluster = Cluster(build(partitioned("h100:2"), PARTITIONS))
     known = {device.name: device for device in partitioned("h100:2").devices()}
