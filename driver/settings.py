@@ -19,6 +19,7 @@ from driver import options
 from driver.errors import InvalidValueError
 from driver.model import names
 from driver.model.choice import GpuChoice
+from driver.model.health import Effect
 from driver.model.shares import Shares
 from driver.options import Address, Kind, option
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _NODE, _GPUS, _PATHS, _API, _SERVICE = "node and kubelet", "GPUs", "driver files", "Kubernetes API", "process"
 _SHARING = "sharing of GPUs"
 _PLUGIN = "device plugin"
+_LABELS = "node labels"
+_HEALTH = "health"
 
 LONGEST_SOCKET = f"/plugins_registry/{names.DRIVER}-12345678-reg.sock"
 """Below the kubelet root, in its shortest form (`kubelet.sockets` shortens the pod UID)."""
@@ -49,6 +52,14 @@ def _is_uid(text: str) -> bool:
 _CHOICE = Kind(parse=GpuChoice.parse, metavar="off|all|GPUS", choices=("off", "all"))
 _SHARES = Kind(parse=Shares.parse, metavar="disabled|memory|unlimited|N", choices=("disabled", "memory", "unlimited"))
 _POD_UID = options.checked("UID", _is_uid, "must be a pod's UID (letters, digits, '-', '_', single '.')")
+
+
+def _effect(value: object) -> Effect:
+    return Effect(_SERIOUS.parse(value))
+
+
+_SERIOUS = options.choice(Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
+_EFFECT = dataclasses.replace(_SERIOUS, parse=_effect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +110,34 @@ class Settings:
         options.seconds(1, 86400), "1m", "how often everything is read again, whatever was notified", group=_GPUS
     )
 
+    health_interval: float = option(
+        options.seconds(1, 3600), "30s", "how often the GPUs' health is checked, beside events", group=_HEALTH
+    )
+    health_rules: Path | None = option(
+        options.USER_PATH,
+        "",
+        "YAML file that changes how bad XIDs (xids: {94: application}) and facts (facts: {nvlink-down: reset}) are",
+        group=_HEALTH,
+    )
+    unhealthy_effect: Effect = option(
+        _EFFECT,
+        "NoSchedule",
+        "taint effect of what takes a GPU out of service; NoExecute also evicts the pods that use it",
+        group=_HEALTH,
+    )
+    xid_quiet_time: float = option(
+        options.seconds(1, 86400),
+        "5m",
+        "how long an XID must not come again before a good check may clear it, unless a reset was seen",
+        group=_HEALTH,
+    )
+    health_timeout: float = option(
+        options.seconds(1, 3600),
+        "30s",
+        "how long the kubelet may rely on what it was told of devices' health; it is told thrice as often",
+        group=_HEALTH,
+    )
+
     ownership: str = option(
         options.text("RULES"),
         "",
@@ -139,6 +178,29 @@ class Settings:
         options.text("distributed|packed"), "", "which replicas a container gets", group=_PLUGIN
     )
     cdi_annotation_prefix: str = option(options.text("PREFIX/"), "", "prefix of CDI annotations", group=_PLUGIN)
+
+    labels: str = option(
+        options.choice("node", "nfd", "off"),
+        "node",
+        "where the labels of GPU feature discovery are written: to the Node, to a file for node-feature-discovery, or "
+        "nowhere",
+        group=_LABELS,
+    )
+    labels_file: Path = option(
+        options.PATH,
+        "/etc/kubernetes/node-feature-discovery/features.d/gpu-dra",
+        "the file, where labels is nfd",
+        group=_LABELS,
+    )
+    labels_at_exit: str = option(
+        options.choice("keep", "remove"), "keep", "whether labels stay when the agent ends", group=_LABELS
+    )
+    labels_timestamp: str = option(
+        options.choice("on", "off"),
+        "on",
+        "whether gfd.timestamp tells when a label last changed; never written for its own sake",
+        group=_LABELS,
+    )
 
     dynamic_mig: GpuChoice = option(
         _CHOICE,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from driver.kubelet.calls import CallInterceptor, CallObserver
 from driver.kubelet.dra import ClaimService, DraPlugin, FailureObserver
 from driver.kubelet.registration import DRA_V1, DRA_V1BETA1, Registration
+from driver.kubelet.resource_health import HEALTH_V1, HEALTH_V1ALPHA1, ResourceHealth
 from driver.kubelet.server import UnixServer
 from driver.kubelet.sockets import registration_path, service_path
 
@@ -47,16 +48,30 @@ class PluginObserver(CallObserver, FailureObserver, Protocol):
 
 
 class KubeletPlugin:
-    """Serves the DRA calls and keeps itself registered. `warn` gets (reason, message) for an Event."""
+    """Serves the DRA calls and keeps itself registered. `warn` gets (reason, message) for an Event.
+
+    With `health`, the kubelet is offered the stream of the devices' health, too.
+    """
 
     def __init__(
-        self, paths: KubeletPaths, claims: ClaimService, observer: PluginObserver, *, warn: Callable[[str, str], None]
+        self,
+        paths: KubeletPaths,
+        claims: ClaimService,
+        observer: PluginObserver,
+        *,
+        warn: Callable[[str, str], None],
+        health: ResourceHealth | None = None,
     ) -> None:
         endpoint = service_path(paths.plugins, paths.pod_uid)
         self._observer = observer
         self._warn = warn
         self._services: list[Callable[[grpc.aio.Server], None]] = [DraPlugin(claims, observer).add_to]
-        self.registration = Registration(endpoint, (DRA_V1, DRA_V1BETA1), told=self._told)
+        self._health = health
+        versions = [DRA_V1, DRA_V1BETA1]
+        if health is not None:
+            self._services.append(health.add_to)
+            versions += [HEALTH_V1, HEALTH_V1ALPHA1]
+        self.registration = Registration(endpoint, versions, told=self._told)
         intercept = (CallInterceptor(observer),)
         own_name = bool(paths.pod_uid)
         self._service = UnixServer(
@@ -88,6 +103,8 @@ class KubeletPlugin:
     async def stop(self, grace: float) -> None:
         """Leave the kubelet's registry, then let the calls under way end within `grace` seconds."""
         await self._registrar.stop(0)
+        if self._health is not None:
+            self._health.close()
         await self._service.stop(grace)
 
     def missing(self) -> str:
