@@ -296,6 +296,8 @@ class ClaimEngine:
     async def _release(self, operation: Unprepare) -> None:
         outcome = await self._submit(operation)
         if isinstance(outcome, Undo):
+            if operation.only_if is not None:
+                operation = replace(operation, only_if=outcome.record)  # which now says that it is half undone
             await self._to_the_end(self._release_locked(operation, gpus_of(outcome.record.effects)))
         elif isinstance(outcome, DriverError):
             raise outcome

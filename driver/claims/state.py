@@ -327,7 +327,8 @@ class ClaimState:
         record = self._store.records.get(uid)
         if operation.only_if is not None and record != operation.only_if:
             return None
-        self._store.lock.bury(uid)
+        if operation.only_if is None or operation.only_if.ready:
+            self._store.lock.bury(uid)  # undoing a half-done try is no unprepare: the kubelet's next try may be here
         entry = self._store.quarantined.get(uid)
         salvaged = entry.salvaged if entry is not None else None
         if record is None and entry is not None and (salvaged is None or salvaged.effects):

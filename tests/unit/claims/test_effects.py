@@ -211,6 +211,35 @@ async def test_what_a_crash_left_half_done_is_undone_at_the_next_start(bench: Be
     assert bench.node.leftovers() == []
 
 
+async def test_undoing_what_a_crash_left_does_not_refuse_the_kubelets_next_try(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    bench.hardware.fails = {"create-ci": 1, "destroy": 1}
+    await bench.prepare(1)
+    await bench.restart()
+    answers = await asyncio.gather(bench.prepare(1, within=10), bench.engine.settle())
+    assert isinstance(answers[0], tuple)
+    assert bench.hardware.picture() == ({"GPU-0": [Placement(0, 1)]}, {}, ["GPU-0"], {}, {}, [])
+
+
+async def test_S7_reconciling_a_claim_that_is_gone_undoes_its_effects(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    bench.claims.add(claim(2, result("gpu-1"), config=config(MPS)))
+    await bench.prepare(1, 2)
+    bench.claims.objects.clear()
+    assert await bench.engine.reconcile() == 2
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []
+
+
+async def test_S7_a_gpu_whose_holder_is_gone_is_given_to_the_next(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    await bench.prepare(1)
+    bench.claims.objects.clear()
+    bench.claims.add(claim(2, result("gpu-0")))
+    assert isinstance(await bench.prepare(2), tuple)
+    assert bench.hardware.picture() == EMPTY
+
+
 async def test_S6_after_a_reboot_only_mig_mode_is_left_to_restore(bench: Bench) -> None:
     bench.claims.add(claim(1, result(part(0))))
     await bench.prepare(1)
