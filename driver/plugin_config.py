@@ -139,8 +139,9 @@ class ConfigSource:
                 return path / f"{wanted}{suffix}"
         if not self._label:
             raise InvalidValueError(str(path), found, f"has no {DEFAULT!r} for a node without the label {LABEL}")
+        known = {name.removesuffix(".yaml").removesuffix(".yml") for name in found}
         raise InvalidValueError(
-            f"node label {LABEL}", wanted, f"names no config in {path}; {suggestion(wanted, found)}"
+            f"node label {LABEL}", wanted, f"names no config in {path}; {suggestion(wanted, known)}"
         )
 
     def _refuse(self, why: str) -> None:

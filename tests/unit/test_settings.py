@@ -323,3 +323,25 @@ def test_flags_are_read_as_given():
 def test_what_differs_is_told():
     settings = load({"gpus": "h100:8", "http_address": ":0", "log_level": "info"})
     assert describe(settings) == {"node_name": "n1", "gpus": "h100:8", "http_address": ":0"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "serves"),
+    [
+        ({}, False),
+        ({"ownership": "dra"}, False),
+        ({"ownership": "dra;device-plugin:count=1"}, True),
+        ({"ownership_file": "rules.yaml"}, True),
+        ({"device_plugin_config": "c.yaml"}, True),
+        ({"device_plugin": "on"}, True),
+        ({"device_plugin": "off", "ownership_file": "rules.yaml"}, False),
+    ],
+)
+def test_when_the_device_plugin_is_served(flags, serves):
+    assert load_settings({"node_name": "n", **flags}, {}).serves_device_plugin is serves
+
+
+@pytest.mark.parametrize("more", [{"ownership": "device-plugin"}, {"device_plugin_config": "c.yaml"}])
+def test_a_device_plugin_that_is_off_owns_nothing(more):
+    with pytest.raises(InvalidValueError, match="--device-plugin"):
+        load_settings({"node_name": "n", "device_plugin": "off", **more}, {})
