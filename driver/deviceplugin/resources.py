@@ -74,7 +74,7 @@ def offer(snapshot: Snapshot, config: PluginConfig, *, mps: bool = False) -> Off
     plain: dict[str, list[Offered]] = {}
     for device, index in _devices(snapshot, config.flags.mig_strategy, problems):
         try:
-            name = _name_of(device, config)
+            name = name_of(device, config)
         except InvalidValueError as exc:  # it costs that device, not the resource (the peer fails as a whole)
             problems.append(str(exc))
             continue
@@ -134,7 +134,11 @@ def _whole(device: Device, index: str, snapshot: Snapshot) -> Offered:
     return Offered(id=uuid, device=device, uuid=uuid, index=index, unhealthy=unhealthy)
 
 
-def _name_of(device: Device, config: PluginConfig) -> str:
+def name_of(device: Device, config: PluginConfig) -> str:
+    """Return the resource that a device is offered as, if it is not shared under another name.
+
+    :raises InvalidValueError: what would be its name is none.
+    """
     prefix = config.flags.resource_prefix
     if isinstance(device, FullGpu):
         return _matched(config.gpus, device.gpu.product) or f"{prefix}/gpu"

@@ -123,6 +123,26 @@ class ResourceApi:
 
         await self._on_served(ask)
 
+    async def list_classes(self) -> tuple[list[JsonObject], str]:
+        """Return the DeviceClasses, whose specs are alike in all versions, and the resource version to watch from."""
+
+        async def ask(version: str) -> tuple[list[JsonObject], str]:
+            answer = await self._client.list(_classes(version))
+            return answer["items"], str((answer.get("metadata") or {}).get("resourceVersion") or "")
+
+        return await self._on_served(ask)
+
+    async def watch_classes(self, resource_version: str) -> AsyncGenerator[WatchEvent]:
+        """Yield changes of DeviceClasses until the server ends the stream; see `KubeClient.watch`."""
+        version = await self.version()
+        try:
+            async with aclosing(self._client.watch(_classes(version), resource_version=resource_version)) as events:
+                async for event in events:
+                    yield event
+        except ApiNotFoundError:
+            self._forget(version)
+            raise
+
     async def _on_served(self, ask: Callable[[str], Awaitable[Answer]]) -> Answer:
         """Ask with the known version; if its path is gone, with the one that is served now."""
         version = await self.version()
@@ -160,3 +180,7 @@ class ResourceApi:
 
 def _slices(version: str) -> str:
     return f"/apis/{GROUP}/{version}/resourceslices"
+
+
+def _classes(version: str) -> str:
+    return f"/apis/{GROUP}/{version}/deviceclasses"

@@ -86,6 +86,9 @@ def _apply(
         )
     if metadata(checked).get("managedFields"):
         raise errors.bad_request("metadata.managedFields must be nil")
+    plural = target.served.resource.plural
+    old = store.find(plural, target.name, target.namespace)
+    _check_uid(target, meta.pop("uid", None), old)
     applied = Applied(
         config=shown(target.served, checked),
         manager=manager,
@@ -93,8 +96,6 @@ def _apply(
         force=options.get("force") in ("1", "true"),
         now=store.now(),
     )
-    plural = target.served.resource.plural
-    old = store.find(plural, target.name, target.namespace)
     before = clone(shown(target.served, old)) if old is not None else {}
     after, _ = decode(target.served, apply_configuration(target.served, before, applied), "Ignore")
     if old is None:
@@ -102,3 +103,11 @@ def _apply(
             raise errors.not_found(target.served.resource, target.name)
         return store.create(plural, after, target.namespace or None, dry_run=dry_run), True, warnings
     return store.update(plural, after, subresource=target.subresource, dry_run=dry_run, admit=admit), False, warnings
+
+
+def _check_uid(target: Target, uid: object, old: Object | None) -> None:
+    """Refuse an apply to an object that was, and is gone or another one by now."""
+    is_now = metadata(old).get("uid") if old is not None else None
+    if uid and uid != is_now:
+        what = f"the UID in the object meta: {is_now}" if is_now else "no existing object was found"
+        raise errors.conflict(target.served.resource, target.name, f"uid mismatch: {uid} was provided, but {what}")
