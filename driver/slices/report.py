@@ -66,6 +66,7 @@ class Reporter:
         self._metrics = metrics
         self._clock = clock
         self._told: dict[str, float] = {}
+        self._unsaid = True  # something was written, or failed, since the last success
         self.state = PublishState()
 
     def pending(self) -> None:
@@ -75,16 +76,22 @@ class Reporter:
     def wrote(self, verb: str) -> None:
         """Count a write."""
         self._metrics.slice_written(verb)
+        self._unsaid = True
 
     def succeeded(self, *, slices: int, devices: int, complete: bool) -> None:
-        """Note that the slices are as built; `complete` if nothing newer is wanted by now."""
-        if not self.state.complete:
+        """Note that the slices are as built; `complete` if nothing newer is wanted by now.
+
+        Claims that cut and mend GPUs make new snapshots of the same slices: no line for each.
+        """
+        if self._unsaid:
             _LOG.info("%d devices are published in %d ResourceSlices", devices, slices)
+            self._unsaid = False
         self.state = replace(self.state, published=True, complete=complete, slices=slices, devices=devices, error="")
 
     def failed(self, error: Exception) -> None:
         """Tell of a failure; an Event only of what people must change."""
         self._metrics.publish_failed(type(error).__name__)
+        self._unsaid = True
         message = _advice(error)
         self.state = replace(self.state, complete=False, error=message)
         self._tell("ResourceSlicesNotPublished", message, event=isinstance(error, PermanentError))

@@ -114,3 +114,21 @@ def test_a_missing_feature_is_told_with_what_follows_from_it(report: Reporter, e
 def test_a_difference_is_told(report: Reporter, ears: Ears, tell: Callable[[Reporter], None], words: str) -> None:
     tell(report)
     assert words in ears.events[0]
+
+
+def test_success_is_told_when_something_was_done_for_it(ears: Ears, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    report = Reporter(ears, ears)
+
+    def succeed() -> int:
+        caplog.clear()
+        report.pending()
+        report.succeeded(slices=2, devices=70, complete=True)
+        return sum("70 devices are published in 2" in message for message in caplog.messages)
+
+    assert [succeed(), succeed(), succeed()] == [1, 0, 0]  # a claim that cuts a GPU changes no slice
+    report.failed(ApiUnavailableError("PUT /x: 503", status=503))
+    assert [succeed(), succeed()] == [1, 0]
+    ears.slice_written = lambda verb: None  # type: ignore[method-assign]
+    report.wrote("update")
+    assert [succeed(), succeed()] == [1, 0]
