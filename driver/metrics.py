@@ -70,6 +70,7 @@ class Metrics:
         self._publish_errors = Counter(
             "gpu_dra_publish_errors", "ResourceSlice writes that failed", ("error_type",), registry=registry
         )
+        self._labels = Counter("gpu_dra_label_writes", "Writes of the node's labels", ("result",), registry=registry)
         self._quarantined = Gauge(
             "gpu_dra_quarantined_records", "Claim records that can't be read and were set aside", registry=registry
         )
@@ -141,6 +142,10 @@ class Metrics:
     def publish_failed(self, error_type: str) -> None:
         """Count a failed one."""
         self._publish_errors.labels(error_type).inc()
+
+    def labels_written(self, error_type: str = "") -> None:
+        """Count a write of the node's labels; the type of its error if it failed."""
+        self._labels.labels(error_type or "OK").inc()
 
     def inventory_read(self, *, healthy: int, unhealthy: int, problems: int, whole: bool) -> None:
         """Set what the last reading saw; `whole` is false if it failed altogether."""

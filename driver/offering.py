@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from driver.cdi.static import StaticSpec
 from driver.config.ownership import decode_rules, parse_rules
+from driver.deviceplugin.backed import backed_gpus
 from driver.handover import Handover, Sources
+from driver.kube.device_classes import DeviceClasses
+from driver.kube.resources import ResourceApi
 from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
+from driver.model.ownership import Owner, Rule
 from driver.plugin_config import ConfigSource, follow_yaml
 from driver.yaml_file import load_yaml, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from driver.cdi.edits import EditsSource
     from driver.config.device_plugin import PluginConfig
     from driver.kube.client import KubeClient
     from driver.kube.events import EventSink
     from driver.metrics import Metrics
-    from driver.model.ownership import Rules
+    from driver.model.device import Gpu
+    from driver.model.ownership import Ownership, Rules
     from driver.monitor import Monitor
     from driver.settings import Settings
 
 log = logging.getLogger(__name__)
+
+_FACTS_WAIT = 5.0  # seconds that the first decision about owners waits for DeviceClasses and config
 
 STATUS_FILE = "ownership.json"
 """Below the driver's state directory: who has which GPU, as `gpu-dra migrate --status` shows it."""
@@ -54,6 +63,11 @@ class Offering:
             self._first_rules(), sources, settings.state / STATUS_FILE, tell=events, observer=metrics
         )
         self._configs = ConfigSource(settings, client, tell=events, apply=self._apply)
+        self._subscribers: list[Callable[[PluginConfig], None]] = []
+        self._classes = DeviceClasses(ResourceApi(client)) if _follows_classes(settings) else None
+        self._reown = asyncio.Event()
+        self._configured = asyncio.Event()
+        self._has_waited = False
         self._plugins: DevicePlugins | None = None
         if settings.serves_device_plugin:
             self._plugins = DevicePlugins(
@@ -68,9 +82,25 @@ class Offering:
         """The device plugin's config in force; None while it is not known."""
         return self._configs.config
 
+    def subscribe(self, callback: Callable[[PluginConfig], None]) -> None:
+        """Call `callback` with the config, if it is known, and with each new one."""
+        self._subscribers.append(callback)
+        if self.config is not None:
+            callback(self.config)
+
+    async def owners(self, gpus: Sequence[Gpu]) -> Mapping[str, Ownership]:
+        """Return who has each GPU now; those that are simply DRA's are left out."""
+        if self._classes is not None:
+            await self._first_facts(self._classes)
+            self.handover.set_rules(self._with_backed(gpus, self._classes.resources))
+        return await self.handover.owners(gpus)
+
     async def run(self, monitor: Monitor) -> None:
         """Serve until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            if self._classes is not None:
+                tasks.create_task(self._classes.run(self._reown.set), name="device classes")
+                tasks.create_task(self._follow_classes(monitor), name="owners by device classes")
             tasks.create_task(self.handover.run(monitor.reown), name="ownership")
             if self._settings.ownership_file is not None:
                 tasks.create_task(self._follow_rules(), name="ownership file")
@@ -93,8 +123,38 @@ class Offering:
         return self._plugins.missing()
 
     def _apply(self, config: PluginConfig) -> None:
+        self._configured.set()
+        self._reown.set()
+        for callback in self._subscribers:
+            callback(config)
         if self._plugins is not None:
             self._plugins.configure(config)
+
+    # --- extended resources that DeviceClasses back ------------------------------------------------------------------
+
+    def _with_backed(self, gpus: Sequence[Gpu], resources: frozenset[str]) -> Rules:
+        """Give DRA the GPUs that it can serve to the same pods: then we do not advertise their resources ourselves."""
+        config = self._configs.config
+        backed = backed_gpus(gpus, config, resources) if config is not None else ()
+        if not backed:
+            return self._inline
+        rule = Rule(owner=Owner.DRA, uuids=backed, source="DeviceClasses with an extendedResourceName")
+        return replace(self._inline, rules=(rule,))
+
+    async def _first_facts(self, classes: DeviceClasses) -> None:
+        """Wait, once and not for long, for what decides: no GPU should go back and forth at a restart."""
+        if not self._has_waited:
+            self._has_waited = True
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_FACTS_WAIT):
+                    await classes.known.wait()
+                    await self._configured.wait()
+
+    async def _follow_classes(self, monitor: Monitor) -> None:
+        while True:
+            await self._reown.wait()
+            self._reown.clear()
+            await monitor.reown()
 
     # --- rules -------------------------------------------------------------------------------------------------------
 
@@ -139,6 +199,11 @@ class _Observer:
     def allocate_refused(self, resource: str, code: str) -> None:
         """Count a refusal."""
         self._metrics.allocated(resource, code)
+
+
+def _follows_classes(settings: Settings) -> bool:
+    """Say whether DeviceClasses decide who has the GPUs: only where the device plugin is on, and no rule decides."""
+    return settings.serves_device_plugin and not settings.ownership and settings.ownership_file is None
 
 
 def _default(settings: Settings) -> str:
