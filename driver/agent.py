@@ -8,16 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
-import os
-import signal
-import sys
-import threading
 from typing import TYPE_CHECKING
 
-import driver
-from driver import logs
 from driver.cdi.store import CdiStore
 from driver.claims.cdi_files import ClaimCdi
 from driver.claims.effect_runner import EffectRunner
@@ -28,6 +21,7 @@ from driver.claims.store import RecordStore
 from driver.endpoints import Endpoints
 from driver.errors import DriverError, SettingsError
 from driver.handover import Sources
+from driver.health_setup import make_charts
 from driver.inventory.choose import make_inventory
 from driver.inventory.driver_root import DriverRoot
 from driver.kube.client import KubeClient
@@ -36,13 +30,16 @@ from driver.kube.resources import ResourceApi
 from driver.kubelet.gate import GatedClaims
 from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
 from driver.kubelet.pod_resources import PodResources
+from driver.kubelet.resource_health import ResourceHealth
+from driver.label_setup import make_labels
 from driver.metrics import Metrics
 from driver.monitor import Monitor
 from driver.offering import Offering
-from driver.settings import Settings, describe
+from driver.pod_events import PodEvents
 from driver.sharing.choose import make_sharing
 from driver.slices.build import BuildOptions
 from driver.slices.publish import SlicePublisher
+from driver.upkeep import Upkeep, told
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -52,15 +49,11 @@ if TYPE_CHECKING:
     from driver.model.device import Gpu
     from driver.model.ownership import Ownership
     from driver.model.snapshot import DriverVersions
+    from driver.settings import Settings
 
 log = logging.getLogger(__name__)
 
-FAILED, MISCONFIGURED = 1, 2
-"""Exit statuses besides 0."""
-
-_FIRST_RECONCILE, _LONGEST_RECONCILE = 60.0, 600.0  # seconds between looks for records whose claims are gone
 _REGISTRATION_WAIT = 3.0  # seconds that slices wait for the kubelet's registration
-_SETTLE_AGAIN = 10.0  # seconds until what could not be undone is tried again
 _LAST_STEPS = 0.4  # seconds for closing connections
 
 
@@ -76,19 +69,21 @@ class Agent:
         self._events = EventSink(self._client, node)
         self._inventory = make_inventory(settings)
         self._recovered = asyncio.Event()
+        self._boot_id = _boot_id(settings)
         self._monitor = Monitor(
             self._inventory,
             tell=self._events,
             observer=self._metrics,
-            resync=settings.resync_interval,
+            resync=min(settings.resync_interval, settings.health_interval),
             owners=self._owners,
             dynamic_mig=settings.dynamic_mig,
+            charts=make_charts(settings, self._boot_id),
         )
+        self._health = ResourceHealth(node, timeout=settings.health_timeout)
         options = BuildOptions(node_name=node, partitions=bool(settings.dynamic_mig), shares=settings.shares)
         self._publisher = SlicePublisher(self._client, api, options, events=self._events, metrics=self._metrics)
         self._store = RecordStore(settings.state / "claims", self._quarantined)
         self._pods = PodResources(settings.pod_resources_socket)
-        self._boot_id = _boot_id(settings)
         self._sharing = make_sharing(settings, DriverRoot(settings.driver_root), self._boot_id)
         self._runner = self._effect_runner()
         self._engine = ClaimEngine(
@@ -98,16 +93,21 @@ class Agent:
             runner=self._runner,
             locks=GpuLocks(settings.state / "gpus"),
         )
+        self._pod_events = PodEvents(self._engine.records, api, self._events)
         self._plugin = KubeletPlugin(
             KubeletPaths(plugins=settings.plugins_dir, registry=settings.registry_dir, pod_uid=settings.pod_uid),
             GatedClaims(self._engine, self._monitor.ready),
             self._metrics,
             warn=lambda reason, message: self._events.emit(reason, message, warning=True),
+            health=self._health,
         )
         self._offering = self._make_offering()
+        self._labels = make_labels(settings, self._client, tell=self._events, observer=self._metrics)
         self._endpoints = self._make_endpoints()
         self._loop = asyncio.get_running_loop()
-        self._new_snapshot = asyncio.Event()
+        self._upkeep = Upkeep(
+            self._engine, cdi_dir=settings.cdi_dir, ready=self._monitor.ready, daemon_died=self._mps_died
+        )
 
     @property
     def http_port(self) -> int:
@@ -129,15 +129,22 @@ class Agent:
         """Do the agent's work until cancelled; errors come in an ExceptionGroup."""
         if self._endpoints is not None:
             await self._endpoints.start()
-        self._monitor.subscribe(lambda _: self._new_snapshot.set())
+        self._monitor.subscribe(lambda _: self._upkeep.snapshot_changed())
+        self._monitor.subscribe(self._health.publish)
+        self._monitor.subscribe(self._pod_events.publish)
         self._metrics.count_records(lambda: len(self._store.quarantined), self._prepared)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._monitor.run(), name="monitor")
             tasks.create_task(self._publish(), name="slices")
             tasks.create_task(self._events.run(), name="events")
+            tasks.create_task(self._pod_events.run(), name="pod events")
             tasks.create_task(self._serve_claims(), name="claims")
             tasks.create_task(self._offering.run(self._monitor), name="offering")
-            tasks.create_task(_told(self._preflight(), "checking the container runtime"), name="preflight")
+            if self._labels is not None:
+                self._monitor.subscribe(self._labels.publish)
+                self._offering.subscribe(self._labels.configure)
+                tasks.create_task(self._labels.run(), name="labels")
+            tasks.create_task(told(self._preflight(), "checking the container runtime"), name="preflight")
 
     async def stop(self) -> None:
         """Let calls under way end, then close everything. Slices stay, as pods do."""
@@ -145,6 +152,8 @@ class Agent:
         await asyncio.gather(self._plugin.stop(grace), self._offering.stop(grace))
         endpoints = self._endpoints.stop() if self._endpoints is not None else asyncio.sleep(0)
         mps = self._sharing.mps.aclose() if self._sharing.mps is not None else asyncio.sleep(0)
+        if self._labels is not None:
+            await _within(self._labels.stop(), grace)
         steps = (endpoints, self._inventory.aclose(), self._engine.aclose(), mps, self._client.aclose())
         await asyncio.gather(*(_within(step, _LAST_STEPS) for step in steps))
 
@@ -188,7 +197,7 @@ class Agent:
 
     async def _owners(self, gpus: tuple[Gpu, ...]) -> Mapping[str, Ownership]:
         await self._recovered.wait()
-        return await self._offering.handover.owners(gpus)
+        return await self._offering.owners(gpus)
 
     # --- claims ------------------------------------------------------------------------------------------------------
 
@@ -197,37 +206,7 @@ class Agent:
         self._recovered.set()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._plugin.run(), name="kubelet")
-            tasks.create_task(self._keep_cdi(), name="cdi")
-            tasks.create_task(self._reconcile(), name="reconcile")
-            tasks.create_task(self._settle(), name="settle")
-
-    async def _settle(self) -> None:
-        """Once the GPUs answer, finish what an earlier life of the agent left: half-done claims, MPS daemons."""
-        await self._monitor.ready.wait()
-        while True:
-            if await _told(self._engine.settle(), "undoing what a crash interrupted"):
-                break
-            await asyncio.sleep(_SETTLE_AGAIN)
-        await _told(self._resume(), "taking over MPS daemons")
-
-    async def _resume(self) -> None:
-        for daemon_id in await self._engine.resume():
-            self._mps_died(daemon_id, "it was not there when the driver started")
-
-    async def _keep_cdi(self) -> None:
-        """Rebuild what a reboot or another driver version has made stale (C1)."""
-        while True:
-            await self._new_snapshot.wait()
-            self._new_snapshot.clear()
-            await _told(self._engine.refresh_cdi(), "refreshing the CDI files")
-
-    async def _reconcile(self) -> None:
-        """Give up records of claims that are gone (S7): soon after the start, then now and then."""
-        pause = _FIRST_RECONCILE
-        while True:
-            await _told(self._engine.reconcile(), "reconciling the records")
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LONGEST_RECONCILE)
+            tasks.create_task(self._upkeep.run(), name="upkeep")
 
     async def _used_claims(self) -> frozenset[str] | None:
         used = await self._pods.claims_in_use()
@@ -291,90 +270,12 @@ class Agent:
         return Endpoints(host=address.host, port=address.port, missing=self.missing, metrics=self._metrics.exposition)
 
 
-def run(settings: Settings) -> int:
-    """Run the agent until SIGTERM or SIGINT; return the exit status of the process."""
-    logs.configure(level=settings.log_level, style=settings.log_format)
-    runner = asyncio.Runner()
-    status = runner.run(serve(settings))
-    if len(threading.enumerate()) > 1:
-        # A name lookup or a driver call that hangs on its thread must not keep the process.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    runner.close()
-    return status
-
-
-async def serve(settings: Settings) -> int:
-    """Run the agent until a signal or a failure; return the exit status."""
-    stop = _on_signals()
-    log.info("gpu-dra %s on node %s: %s", driver.__version__, settings.node_name, describe(settings) or "all defaults")
-    try:
-        agent = Agent(settings)
-    except DriverError as exc:
-        log.critical("cannot start: %s", exc)
-        return MISCONFIGURED
-    gc.freeze()  # what is imported by now stays; later collections need not look at it
-    task = asyncio.create_task(agent.run())
-    await _first(task, stop.wait())
-    status = 0 if stop.is_set() else FAILED
-    if status:
-        _tell_why(task)
-    else:
-        log.info("stopping")
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await agent.stop()
-    return status
-
-
-def _on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
-
-
-async def _first(task: asyncio.Task[None], other: Awaitable[object]) -> None:
-    waiting = asyncio.ensure_future(other)
-    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-
-
-def _tell_why(task: asyncio.Task[None]) -> None:
-    for error in _leaves(task.exception()):
-        if isinstance(error, DriverError):
-            log.critical("cannot go on: %s", error)
-        else:
-            log.critical("cannot go on: internal error", exc_info=error)
-
-
-def _leaves(error: BaseException | None) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error] if error is not None else []
-
-
 async def _within(step: Awaitable[None], seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         try:
             await asyncio.wait_for(step, seconds)
         except DriverError as exc:
             log.warning("while stopping: %s", exc)
-
-
-async def _told(step: Awaitable[object], what: str) -> bool:
-    """Do a step of upkeep; say whether it worked. Its failure, even a bug, must not cost the serving of claims."""
-    try:
-        await step
-    except DriverError as exc:
-        log.warning("%s failed: %s", what, exc)
-    except Exception:
-        log.exception("%s failed", what)
-    else:
-        return True
-    return False
 
 
 def _client(settings: Settings) -> KubeClient:

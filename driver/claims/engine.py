@@ -148,6 +148,10 @@ class ClaimEngine:
         """
         await self._on_thread(self._state.refresh_cdi)
 
+    def cdi_is_missing(self) -> bool:
+        """Say whether a prepared claim lacks its CDI file, as far as is known without a look at the disk's records."""
+        return self._state.cdi_is_missing()
+
     async def reconcile(self) -> int:
         """Give up the records of claims that are gone and that no pod uses (S7); return how many.
 

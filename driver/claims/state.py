@@ -177,6 +177,11 @@ class ClaimState:
             return None
         return record.answer if self._cdi.files.intact(uid) else None
 
+    def cdi_is_missing(self) -> bool:
+        """Say whether a known record lacks its CDI file. Takes no lock, so a claim in transit may be told wrongly."""
+        known = tuple(self._store.records.values())
+        return any(self._is_sound(record) and not self._cdi.files.exists(record.claim.uid) for record in known)
+
     def records(self) -> tuple[Record, ...]:
         """Return all records, freshly read, those of another boot included.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -220,6 +221,24 @@ async def test_H8_a_slow_driver_blocks_neither_health_nor_unprepare(node: Node) 
         answer = await node.prepare(v1.Claim(namespace="default", name="c", uid="u"), timeout=0.5)
         assert "has not told yet which GPUs there are" in answer["u"].error
         assert await process.end() == 0
+
+
+async def test_C1_a_cdi_file_that_somebody_removes_is_rebuilt_without_a_call(node: Node) -> None:
+    async with agent(node) as process:
+        await node.register()
+        await until(node.devices)
+        claim = await node.claim("c1", "gpu-0")
+        await node.prepare(claim)
+        (file,) = node.cdi.iterdir()
+        content = file.read_bytes()
+        file.unlink()
+        await until(file.exists)
+        assert file.read_bytes() == content
+        shutil.rmtree(node.cdi)
+        await until(file.exists)
+        assert await node.unprepare(claim) == {claim.uid: ""}
+        assert list(node.cdi.iterdir()) == []
+        assert not process.logged("CRITICAL")
 
 
 async def test_A10_a_lost_gpu_keeps_its_place_and_is_tainted(node: Node) -> None:

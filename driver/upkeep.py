@@ -1,0 +1,125 @@
+"""What claims need beside the kubelet's calls: half-done ones settled, CDI files kept, records of gone claims given up.
+
+Each step may fail, even with a bug, without costing the serving of claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from asyncinotify import Inotify, Mask
+
+from driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from driver.claims.engine import ClaimEngine
+
+log = logging.getLogger(__name__)
+
+_FIRST_RECONCILE, _LONGEST_RECONCILE = 60.0, 600.0  # seconds between looks for records whose claims are gone
+_VANISHING = Mask.DELETE | Mask.DELETE_SELF | Mask.MOVE_SELF
+_SETTLED = 0.1  # seconds after which a removed file was not ours to remove, if its record is still there
+_WATCH_AGAIN = 1.0  # seconds until a directory that is not there is looked for again
+_SETTLE_AGAIN = 10.0  # seconds until what could not be undone is tried again
+
+
+class Upkeep:
+    """Runs beside the engine. `ready` is set once the GPUs answer; `daemon_died` hears of MPS daemons that are gone."""
+
+    def __init__(
+        self,
+        engine: ClaimEngine,
+        *,
+        cdi_dir: Path,
+        ready: asyncio.Event,
+        daemon_died: Callable[[str, str], None],
+    ) -> None:
+        self._engine = engine
+        self._cdi_dir = cdi_dir
+        self._ready = ready
+        self._daemon_died = daemon_died
+        self._stale = asyncio.Event()
+        self._looking: asyncio.TimerHandle | None = None
+
+    def snapshot_changed(self) -> None:
+        """Look at the CDI files again: another driver version changes what is in them."""
+        self._stale.set()
+
+    async def run(self) -> None:
+        """Do the upkeep until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._settle(), name="settle")
+            tasks.create_task(self._keep_cdi(), name="cdi")
+            tasks.create_task(self._watch_cdi(), name="cdi watch")
+            tasks.create_task(self._reconcile(), name="reconcile")
+
+    async def _settle(self) -> None:
+        """Once the GPUs answer, finish what an earlier life of the agent left: half-done claims, MPS daemons."""
+        await self._ready.wait()
+        while True:
+            if await told(self._engine.settle(), "undoing what a crash interrupted"):
+                break
+            await asyncio.sleep(_SETTLE_AGAIN)
+        await told(self._resume(), "taking over MPS daemons")
+
+    async def _resume(self) -> None:
+        for daemon_id in await self._engine.resume():
+            self._daemon_died(daemon_id, "it was not there when the driver started")
+
+    async def _keep_cdi(self) -> None:
+        """Rebuild CDI files that a reboot, another driver version or somebody has made stale (C1)."""
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            await told(self._engine.refresh_cdi(), "refreshing the CDI files")
+
+    async def _watch_cdi(self) -> None:
+        """Notice files that vanish: a container that is restarted needs its file, and brings no new call (C1)."""
+        while True:
+            try:
+                with Inotify() as inotify:
+                    inotify.add_watch(self._cdi_dir, _VANISHING)
+                    self._look()
+                    async for event in inotify:
+                        self._soon()
+                        if event.mask & (Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED):
+                            break
+            except OSError as exc:
+                log.debug("cannot watch %s: %s", self._cdi_dir, exc)
+            await asyncio.sleep(_WATCH_AGAIN)
+
+    def _soon(self) -> None:
+        """Look in a moment: an unprepare removes the file just before the record, and deletions come in numbers."""
+        if self._looking is None:
+            self._looking = asyncio.get_running_loop().call_later(_SETTLED, self._look)
+
+    def _look(self) -> None:
+        self._looking = None
+        if self._engine.cdi_is_missing():
+            self._stale.set()
+
+    async def _reconcile(self) -> None:
+        """Give up records of claims that are gone (S7): soon after the start, then now and then."""
+        pause = _FIRST_RECONCILE
+        while True:
+            await told(self._engine.reconcile(), "reconciling the records")
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_RECONCILE)
+
+
+async def told(step: Awaitable[object], what: str) -> bool:
+    """Do a step; say whether it worked, and log why not."""
+    try:
+        await step
+    except DriverError as exc:
+        log.warning("%s failed: %s", what, exc)
+    except Exception:
+        log.exception("%s failed", what)
+    else:
+        return True
+    return False
