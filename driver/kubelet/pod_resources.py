@@ -10,10 +10,11 @@ import grpc.aio
 
 from driver._pb import pod_resources_v1_pb2 as pb
 from driver._pb import pod_resources_v1_pb2_grpc as pb_grpc
+from driver.model.holder import ClaimedDevice, Container
 from driver.model.names import DRIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,11 @@ class PodResources:
                         found.setdefault(one.partition("::")[0], {})[f"{pod.namespace}/{pod.name}"] = None
         return {uuid: tuple(pods) for uuid, pods in found.items()}
 
+    async def containers(self) -> tuple[Container, ...] | None:
+        """Return the containers that have GPUs, by claims with this driver or by device plugins; None if not known."""
+        answer = await self._list()
+        return None if answer is None else tuple(_containers(answer))
+
     async def _list(self) -> pb.ListPodResourcesResponse | None:
         if not self._is_there():
             return None
@@ -71,6 +77,26 @@ class PodResources:
         except OSError as exc:
             log.warning("the kubelet does not say which claims are in use: %s: %s", self._socket, exc.strerror)
             return False
+
+
+def _containers(answer: pb.ListPodResourcesResponse) -> Iterator[Container]:
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            claimed = tuple(_claimed(container))
+            plugged = dict.fromkeys(one.partition("::")[0] for some in container.devices for one in some.device_ids)
+            ours = tuple(one for one in plugged if one.startswith(("GPU-", "MIG-")))
+            if claimed or ours:
+                yield Container(
+                    namespace=pod.namespace, pod=pod.name, name=container.name, claimed=claimed, plugged=ours
+                )
+
+
+def _claimed(container: pb.ContainerResources) -> Iterator[ClaimedDevice]:
+    for resource in container.dynamic_resources:
+        for one in resource.claim_resources:
+            if one.driver_name == DRIVER:
+                share = one.share_id if one.HasField("share_id") else None
+                yield ClaimedDevice(resource.claim_namespace, resource.claim_name, one.device_name, share or None)
 
 
 def _claims(answer: pb.ListPodResourcesResponse) -> set[tuple[str, str]]:
