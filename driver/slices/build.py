@@ -17,7 +17,7 @@ from driver.slices.shares import shared
 from driver.slices.split import split
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from driver.model.device import Device
     from driver.model.snapshot import Snapshot
@@ -53,9 +53,11 @@ def build(snapshot: Snapshot, options: BuildOptions) -> tuple[JsonObject, ...]:
 
     Devices come by minor number, then UUID, those of one GPU in the order in which the scheduler should try them.
     """
-    counters = _counters(snapshot) if options.partitions else {}
+    devices = arrange(snapshot.devices())
+    counters = _counters(devices) if options.partitions else {}
     node = Node(versions=snapshot.versions, domains=nvlink_domains(snapshot.gpus))
-    by_gpu = [(gpu, list(some)) for gpu, some in groupby(_offered(snapshot, options, counters), lambda one: one.gpu)]
+    offered = _offered(devices, snapshot, options, counters)
+    by_gpu = [(gpu, list(some)) for gpu, some in groupby(offered, lambda one: one.gpu)]
     bodies = split(
         [[_item(device, node, snapshot, options, counters) for device in some] for _, some in by_gpu],
         counter_sets=[render_set(gpu, counters[gpu.uuid]) for gpu, _ in by_gpu if gpu.uuid in counters],
@@ -66,18 +68,20 @@ def build(snapshot: Snapshot, options: BuildOptions) -> tuple[JsonObject, ...]:
     return tuple({**fixed, "pool": dict(pool), **body} for body in bodies)
 
 
-def _counters(snapshot: Snapshot) -> dict[str, Counters]:
+def _counters(devices: Iterable[Device]) -> dict[str, Counters]:
     """Return the counters of the GPUs that offer partitions, by UUID."""
-    cut = {device.gpu.uuid: device.gpu.mig for device in snapshot.devices() if isinstance(device, MigPartition)}
+    cut = {device.gpu.uuid: device.gpu.mig for device in devices if isinstance(device, MigPartition)}
     found = {uuid: counters_of(mig) for uuid, mig in cut.items() if mig is not None}
     return {uuid: counters for uuid, counters in found.items() if counters is not None}
 
 
-def _offered(snapshot: Snapshot, options: BuildOptions, counters: Mapping[str, Counters]) -> Iterator[Device]:
+def _offered(
+    devices: Iterable[Device], snapshot: Snapshot, options: BuildOptions, counters: Mapping[str, Counters]
+) -> Iterator[Device]:
     """Yield what can be handed out; one that bears another's name is left out, as it would spoil the whole slice."""
     owners: dict[str, str] = {}  # UUIDs by the GPU's name, which names its counter set, too
     seen = set()
-    for device in arrange(snapshot.devices()):
+    for device in devices:
         withdrawn = not options.taints and not snapshot.health_of_device(device).healthy
         ours = owners.setdefault(device.gpu.name, device.gpu.uuid) == device.gpu.uuid
         if ours and not withdrawn and _countable(device, counters) and device.name not in seen:
