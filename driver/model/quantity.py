@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from driver.errors import InvalidValueError
 
@@ -44,6 +45,7 @@ def parse_bytes(text: str, path: str = "quantity") -> int:
     return -(-value.numerator // value.denominator)
 
 
+@lru_cache(maxsize=1024)  # the slices of a large node write few amounts very often
 def binary_si(value: int) -> str:
     """Write bytes or a count in canonical BinarySI form: the largest suffix that divides it (`81559Mi`)."""
     for suffix, power in reversed(_BINARY.items()):

@@ -7,12 +7,14 @@ The API server takes nothing else as a version attribute (`recordings: attr-vers
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _MAX_LENGTH = 64  # an attribute's value, in bytes
 _MAX_PART = (1 << 64) - 1  # the API server parses each part as uint64
 _NUMBERS = re.compile(r"\s*v?(\d+(?:\.\d+)*)(.*)", re.DOTALL | re.ASCII)
 
 
+@lru_cache(maxsize=64)  # every device of a node bears the same few
 def semver(raw: str) -> str:
     """Turn `raw` into semver: missing parts are 0, leading zeros go, further parts become build metadata.
 
