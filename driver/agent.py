@@ -27,6 +27,7 @@ from driver.inventory.driver_root import DriverRoot
 from driver.kube.client import KubeClient
 from driver.kube.events import EventSink
 from driver.kube.resources import ResourceApi
+from driver.kubelet.device_plugin.mps import MpsReplicas
 from driver.kubelet.gate import GatedClaims
 from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
 from driver.kubelet.pod_resources import PodResources
@@ -85,6 +86,7 @@ class Agent:
         self._store = RecordStore(settings.state / "claims", self._quarantined)
         self._pods = PodResources(settings.pod_resources_socket)
         self._sharing = make_sharing(settings, DriverRoot(settings.driver_root), self._boot_id)
+        self._replicas = self._mps_replicas()
         self._runner = self._effect_runner()
         self._engine = ClaimEngine(
             state=self._claim_state(),
@@ -193,7 +195,15 @@ class Agent:
             _edits(self._settings, lambda: self._monitor.snapshot.versions),
             events=self._events,
             metrics=self._metrics,
+            mps=self._replicas,
         )
+
+    def _mps_replicas(self) -> MpsReplicas | None:
+        sharing = self._sharing
+        if sharing.mps is None:
+            return None
+        file = self._settings.state / "plugin-mps.json"
+        return MpsReplicas(sharing.mps, sharing.compute_modes, file, self._pods.device_holders)
 
     async def _owners(self, gpus: tuple[Gpu, ...]) -> Mapping[str, Ownership]:
         await self._recovered.wait()
@@ -241,12 +251,14 @@ class Agent:
             modes=self._sharing.compute_modes,
             daemons=mps,
             changed=self._monitor.refresh,
+            other_daemons=self._replicas.daemons if self._replicas is not None else frozenset,
         )
 
     def _mps_died(self, daemon_id: str, message: str) -> None:
         """Tell that the clients of an MPS daemon have lost their GPU; it is not started again under them."""
         log.error("MPS daemon %s: %s", daemon_id, message)
         self._events.emit("MpsDaemonDied", f"the MPS daemon {daemon_id} died: {message}", warning=True)
+        self._offering.daemon_died()
 
     def _quarantined(self, entry: Quarantined) -> None:
         """Tell of a record that can't be read (S1). Called on the engine's thread."""

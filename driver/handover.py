@@ -241,7 +241,7 @@ def _by_gpu(gpus: Sequence[Gpu], pods: Mapping[str, tuple[str, ...]]) -> Mapping
     for gpu in gpus:
         for uuid in (gpu.uuid, *(one.uuid for one in (gpu.mig.instances if gpu.mig is not None else ()))):
             for pod in pods.get(uuid, ()):
-                found.setdefault(gpu.uuid, {})[f"pod {pod}"] = None
+                found.setdefault(gpu.uuid, {})[f"pod {pod}" if "/" in pod else pod] = None
     return {uuid: tuple(names) for uuid, names in found.items()}
 
 

@@ -14,6 +14,7 @@ from driver.deviceplugin.backed import backed_gpus
 from driver.handover import Handover, Sources
 from driver.kube.device_classes import DeviceClasses
 from driver.kube.resources import ResourceApi
+from driver.kubelet.device_plugin.mps import HOLDER
 from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
 from driver.model.ownership import Owner, Rule
 from driver.plugin_config import ConfigSource, follow_yaml
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from driver.config.device_plugin import PluginConfig
     from driver.kube.client import KubeClient
     from driver.kube.events import EventSink
+    from driver.kubelet.device_plugin.mps import MpsReplicas
     from driver.metrics import Metrics
     from driver.model.device import Gpu
     from driver.model.ownership import Ownership, Rules
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_DAEMONS_AGAIN = 2.0  # seconds between looks whether an MPS daemon can be stopped
 _FACTS_WAIT = 5.0  # seconds that the first decision about owners waits for DeviceClasses and config
 
 STATUS_FILE = "ownership.json"
@@ -55,12 +58,19 @@ class Offering:
         *,
         events: EventSink,
         metrics: Metrics,
+        mps: MpsReplicas | None = None,
     ) -> None:
         self._settings = settings
         self._events = events
+        self._pods = sources.pods
+        self._mps = mps
         self._inline = parse_rules(settings.ownership or _default(settings), settings.source("ownership"))
         self.handover = Handover(
-            self._first_rules(), sources, settings.state / STATUS_FILE, tell=events, observer=metrics
+            self._first_rules(),
+            replace(sources, pods=self._holders),
+            settings.state / STATUS_FILE,
+            tell=events,
+            observer=metrics,
         )
         self._configs = ConfigSource(settings, client, tell=events, apply=self._apply)
         self._subscribers: list[Callable[[PluginConfig], None]] = []
@@ -75,6 +85,7 @@ class Offering:
                 StaticSpec(settings.cdi_dir, edits),
                 _Observer(metrics, self.handover),
                 events,
+                mps,
             )
 
     @property
@@ -108,6 +119,8 @@ class Offering:
                 monitor.subscribe(self._plugins.publish)
                 tasks.create_task(self._configs.run(), name="device plugin config")
                 tasks.create_task(self._plugins.run(), name="device plugins")
+            elif self._mps is not None:
+                tasks.create_task(self._stop_daemons(self._mps), name="MPS daemons of the device plugin")
 
     async def stop(self, grace: float) -> None:
         """Leave the kubelet."""
@@ -121,6 +134,25 @@ class Offering:
         if self._configs.config is None:
             return "the device plugin has no config yet"
         return self._plugins.missing()
+
+    def daemon_died(self) -> None:
+        """Look whether an MPS daemon has to be started again."""
+        if self._plugins is not None:
+            self._plugins.look_again()
+
+    async def _holders(self) -> Mapping[str, tuple[str, ...]] | None:
+        """Return who holds devices; a GPU that is not as it was is held until it is."""
+        pods = await self._pods()
+        if pods is None or self._mps is None:
+            return pods
+        return {**dict.fromkeys(self._mps.held(), (HOLDER,)), **pods}
+
+    async def _stop_daemons(self, mps: MpsReplicas) -> None:
+        """Undo what an agent with a device plugin did, when the clients are gone."""
+        while True:
+            if not await mps.keep({}):
+                return
+            await asyncio.sleep(_DAEMONS_AGAIN)
 
     def _apply(self, config: PluginConfig) -> None:
         self._configured.set()

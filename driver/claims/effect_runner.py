@@ -16,7 +16,7 @@ from driver.sharing.base import DEFAULT_TIME_SLICE
 from driver.sharing.limits import mps_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from driver.inventory.base import Partitioner
     from driver.sharing.base import ClientEdits, ComputeModePolicy, MpsControl, MpsSpec, TimeSlicePolicy
@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 class EffectRunner:
     """Does what the parts that it was given can do; the rest is refused.
 
-    `changed` is called when MIG changed, as the inventory does not tell of that by itself.
+    `changed` is called when MIG changed, as the inventory does not tell of that by itself. `other_daemons` tells which
+    MPS daemons are not claims' and somebody else's to stop.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class EffectRunner:
         modes: ComputeModePolicy | None = None,
         daemons: MpsControl | None = None,
         changed: Callable[[], None] = lambda: None,
+        other_daemons: Callable[[], Collection[str]] = frozenset,
     ) -> None:
         self._partitions = partitions
         self._slices = slices
         self._modes = modes
         self._daemons = daemons
         self._changed = changed
+        self._other_daemons = other_daemons
 
     async def observe(self, effects: Iterable[Effect]) -> Mapping[Key, object]:
         """Return what is there now of the things that effects would change.
@@ -105,7 +108,7 @@ class EffectRunner:
         if self._daemons is None:
             return ()
         gone = [one.id for one in daemons.values() if not await self._daemons.adopt(one.id, spec_of(one))]
-        await self._daemons.sweep(daemons.keys())
+        await self._daemons.sweep({*daemons, *self._other_daemons()})
         return tuple(gone)
 
     def client_edits(self, daemon: MpsDaemon) -> ClientEdits:

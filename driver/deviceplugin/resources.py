@@ -174,6 +174,8 @@ def _shared(plain: Mapping[str, list[Offered]], config: PluginConfig, problems: 
             continue
         rule = by_name[name]
         chosen = _chosen(rule, whole, problems)
+        if sharing.kind == "mps":
+            chosen = _but_mig(chosen, whole, rule, problems)
         for one in whole:
             target = rule.offered_as if one.uuid in chosen else name
             devices.setdefault(target, []).extend(_replicas(one, rule.replicas) if one.uuid in chosen else [one])
@@ -204,6 +206,13 @@ def _chosen(rule: Replicas, devices: list[Offered], problems: list[str]) -> set[
     if missing:
         problems.append(f"{rule.path}.devices: {rule.name} has no device {', '.join(missing)}")
     return {known[ref] for ref in wanted if ref in known}
+
+
+def _but_mig(chosen: set[str], devices: list[Offered], rule: Replicas, problems: list[str]) -> set[str]:
+    parts = {one.uuid for one in devices if isinstance(one.device, MigDevice)} & chosen
+    if parts:
+        problems.append(f"{rule.path}: MIG devices can't be shared by MPS here; {rule.name} has {len(parts)}, unshared")
+    return chosen - parts
 
 
 def _replicas(one: Offered, count: int) -> list[Offered]:

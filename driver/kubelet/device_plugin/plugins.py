@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from driver.cdi.static import StaticSpec, qualified
@@ -18,6 +18,7 @@ from driver.deviceplugin.prefer import Preference
 from driver.deviceplugin.resources import SEPARATOR, Offer, Resource, offer
 from driver.errors import DriverError, ServeError
 from driver.kubelet.calls import CallInterceptor, CallObserver
+from driver.kubelet.device_plugin.mps import specs
 from driver.kubelet.device_plugin.registrar import Registrar
 from driver.kubelet.device_plugin.service import Observer, ResourceService, State
 from driver.kubelet.server import UnixServer
@@ -27,16 +28,18 @@ from driver.model.device import FullGpu, MigDevice
 from driver.model.ownership import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from driver.config.device_plugin import PluginConfig
+    from driver.kubelet.device_plugin.mps import MpsReplicas
     from driver.model.device import Device, Gpu
     from driver.model.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
 
 _AGAIN = 10.0  # seconds between tries to serve a socket that can't be served now
+_DAEMONS_AGAIN = 2.0  # seconds between looks whether an MPS daemon can be stopped, or started
 _FILES_AGAIN = 5.0  # seconds between tries to write the CDI file
 
 
@@ -86,10 +89,18 @@ class PluginPaths:
 class DevicePlugins:
     """Serves what `publish` and `configure` say. Both only note it; `run` does the work once it has both."""
 
-    def __init__(self, paths: PluginPaths, files: StaticSpec, observer: PluginObserver, tell: Teller) -> None:
+    def __init__(
+        self,
+        paths: PluginPaths,
+        files: StaticSpec,
+        observer: PluginObserver,
+        tell: Teller,
+        mps: MpsReplicas | None = None,
+    ) -> None:
         self._paths = paths
         self._files = files
         self._observer = observer
+        self._mps = mps
         self._tell = tell
         self._config: PluginConfig | None = None
         self._snapshot: Snapshot | None = None
@@ -98,6 +109,7 @@ class DevicePlugins:
         self._tasks: asyncio.TaskGroup | None = None
         self._told: set[str] = set()
         self._has_file = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def publish(self, snapshot: Snapshot) -> None:
         """Offer what this Snapshot has."""
@@ -107,6 +119,10 @@ class DevicePlugins:
     def configure(self, config: PluginConfig) -> None:
         """Offer it as this config says."""
         self._config = config
+        self._wanted.set()
+
+    def look_again(self) -> None:
+        """Look whether all is as it shall be (an MPS daemon has died)."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -121,6 +137,8 @@ class DevicePlugins:
 
     async def stop(self, grace: float) -> None:
         """Leave the kubelet: it sees the lists end."""
+        if self._timer is not None:
+            self._timer.cancel()
         for one in self._served.values():
             one.service.close()
         await asyncio.gather(*(one.server.stop(grace) for one in self._served.values()))
@@ -130,8 +148,9 @@ class DevicePlugins:
         return "; ".join(f"{name}: {one.missing()}" for name, one in sorted(self._served.items()) if one.missing())
 
     async def _apply(self, snapshot: Snapshot, config: PluginConfig) -> None:
-        found = offer(snapshot, config)
+        found = offer(snapshot, config, mps=self._mps is not None)
         self._remark(found)
+        found = await self._keep_daemons(found)
         listed = {device.uuid for resource in found.resources.values() for device in resource.devices}
         known = listed <= self._files.devices.keys()
         if known:  # health must not wait for files
@@ -149,6 +168,7 @@ class DevicePlugins:
                 config=config,
                 preference=Preference(resource.devices, links, config.flags.shared_devices_allocation_policy),
                 why_not=self._why_not,
+                client_edits=self._mps.edits if self._mps is not None else lambda _: None,
             )
             unhealthy = sum(bool(one.unhealthy) for one in resource.devices)
             self._observer.resource_offered(name, healthy=len(resource.devices) - unhealthy, unhealthy=unhealthy)
@@ -171,6 +191,15 @@ class DevicePlugins:
         """Say, by the newest Snapshot, why an id may not be given away; nothing if it may."""
         return _why_not(one, self._snapshot) if self._snapshot is not None else "is not known yet"
 
+    async def _keep_daemons(self, found: Offer) -> Offer:
+        """Have the MPS daemons that the replicas need; those of a GPU without one are unhealthy."""
+        if self._mps is None:
+            return found
+        if await self._mps.keep(specs(found.resources.values())):
+            self._look_in(_DAEMONS_AGAIN)
+        errors = self._mps.errors
+        return replace(found, resources={name: _marked(one, errors) for name, one in found.resources.items()})
+
     async def _keep_files(self, snapshot: Snapshot) -> None:
         """Keep the CDI file current; on a thread, as it looks through the driver's files."""
         devices = dict(_devices(snapshot))
@@ -183,7 +212,13 @@ class DevicePlugins:
                 self._has_file = False
         except DriverError as exc:
             self._say("DevicePluginCDI", str(exc))
-            asyncio.get_running_loop().call_later(_FILES_AGAIN, self._wanted.set)
+            self._look_in(_FILES_AGAIN)
+
+    def _look_in(self, seconds: float) -> None:
+        """Look again after a while, once, whoever asks."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._wanted.set)
 
     def _remark(self, found: Offer) -> None:
         for problem in found.problems:
@@ -262,6 +297,16 @@ class _Served:
         if error:
             log.warning("%s is not registered: %s", self.name, error)
             self._tell.emit("DevicePluginNotRegistered", f"{self.name}: {error}", warning=True)
+
+
+def _marked(resource: Resource, errors: Mapping[str, str]) -> Resource:
+    if resource.sharing != "mps" or not errors:
+        return resource
+    devices = (
+        replace(one, unhealthy=one.unhealthy or errors[one.uuid]) if one.replicas > 1 and one.uuid in errors else one
+        for one in resource.devices
+    )
+    return replace(resource, devices=tuple(devices))
 
 
 def _devices(snapshot: Snapshot) -> Iterable[tuple[str, Device]]:

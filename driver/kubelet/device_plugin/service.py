@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from driver.config.device_plugin import PluginConfig
     from driver.deviceplugin.prefer import Preference
     from driver.deviceplugin.resources import Offered, Resource
+    from driver.sharing.base import ClientEdits
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ class State:
     preference: Preference
     why_not: Callable[[str], str]
     """Says why an id may not be given away, by the newest facts; nothing if it may."""
+    client_edits: Callable[[str], ClientEdits | None]
+    """Tells what a client of a GPU's MPS daemon needs; None if there is no daemon."""
 
 
 class ResourceService(pb_grpc.DevicePluginServicer):
@@ -173,6 +176,8 @@ class ResourceService(pb_grpc.DevicePluginServicer):
             raise _Refused(grpc.StatusCode.NOT_FOUND, f"device {one} {why or 'is not one of this resource'}")
         if why:
             raise _Refused(grpc.StatusCode.FAILED_PRECONDITION, f"device {one} {why}")
+        if device.unhealthy:
+            raise _Refused(grpc.StatusCode.FAILED_PRECONDITION, f"device {one} is unhealthy: {device.unhealthy}")
         return device
 
     @staticmethod
@@ -187,7 +192,25 @@ class ResourceService(pb_grpc.DevicePluginServicer):
         if _CDI & set(config.flags.device_list_strategy):
             self._check_files(devices)
         nodes = self._nodes(devices) if config.flags.pass_device_specs else ()
-        return container_answer(devices, config, cdi_name=self._cdi_name, nodes=nodes)
+        answer = container_answer(devices, config, cdi_name=self._cdi_name, nodes=nodes)
+        if self._state.resource.sharing == "mps":
+            self._add_client(answer, devices)
+        return answer
+
+    def _add_client(self, answer: pb.ContainerAllocateResponse, devices: Sequence[Offered]) -> None:
+        """Let the container reach the MPS daemon of its GPU; whole devices of the resource have none."""
+        gpus = {one.uuid for one in devices if one.replicas > 1}
+        if len(gpus) > 1:
+            message = "replicas of several GPUs are asked for, but a container reaches one MPS daemon: ask for 1"
+            raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, message)
+        for gpu in gpus:
+            edits = self._state.client_edits(gpu)
+            if edits is None:
+                raise _Refused(grpc.StatusCode.UNAVAILABLE, f"GPU {gpu} has no MPS daemon yet")
+            answer.envs.update(edits.env)
+            answer.mounts.extend(
+                pb.Mount(container_path=one.container_path, host_path=one.host_path) for one in edits.mounts
+            )
 
     def _check_files(self, devices: Sequence[Offered]) -> None:
         try:
