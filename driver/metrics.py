@@ -32,6 +32,7 @@ class Metrics:
     def __init__(self, node_name: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._node = node_name
+        self._further: list[Callable[[], bytes]] = []
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._make_call_metrics()
@@ -69,6 +70,9 @@ class Metrics:
         self._writes = Counter("gpu_dra_slice_writes", "ResourceSlice writes", ("verb",), registry=registry)
         self._publish_errors = Counter(
             "gpu_dra_publish_errors", "ResourceSlice writes that failed", ("error_type",), registry=registry
+        )
+        self._statuses = Counter(
+            "gpu_dra_claim_status_writes", "Writes of claims' device status", ("result",), registry=registry
         )
         self._labels = Counter("gpu_dra_label_writes", "Writes of the node's labels", ("result",), registry=registry)
         self._quarantined = Gauge(
@@ -143,6 +147,10 @@ class Metrics:
         """Count a failed one."""
         self._publish_errors.labels(error_type).inc()
 
+    def claim_status_written(self, error_type: str = "") -> None:
+        """Count a write of a claim's device status; the type of its error if it failed."""
+        self._statuses.labels(error_type or "OK").inc()
+
     def labels_written(self, error_type: str = "") -> None:
         """Count a write of the node's labels; the type of its error if it failed."""
         self._labels.labels(error_type or "OK").inc()
@@ -195,9 +203,13 @@ class Metrics:
         """Count an Allocate call; `result` is the name of its gRPC code."""
         self._allocations.labels(resource, result).inc()
 
+    def append(self, text: Callable[[], bytes]) -> None:
+        """Add further text of that format to each scrape; the names in it are of no metric here."""
+        self._further.append(text)
+
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return b"".join((generate_latest(self.registry), *(text() for text in self._further)))
 
 
 def _count(counts: Callable[[], Mapping[str, int]], key: str) -> float:

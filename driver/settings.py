@@ -22,6 +22,7 @@ from driver.model.choice import GpuChoice
 from driver.model.health import Effect
 from driver.model.shares import Shares
 from driver.options import Address, Kind, option
+from driver.settings_telemetry import TelemetrySettings
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -63,7 +64,7 @@ _EFFECT = dataclasses.replace(_SERIOUS, parse=_effect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(TelemetrySettings):
     """All settings, validated. Times are in seconds; made by `load_settings`."""
 
     node_name: str = option(_NODE_NAME, "", "name of this node; the host's name if empty", group=_NODE)
@@ -341,6 +342,16 @@ class Settings:
     def faults(self) -> Path:
         """The file with the faults of fake GPUs."""
         return self.faults_file or self.state / "faults.yaml"
+
+    @property
+    def status_socket(self) -> Path:
+        """The socket at which `gpu-dra status` asks."""
+        return self.state / "status.sock"
+
+    @property
+    def metadata_dir(self) -> Path:
+        """The directory of the files with devices' attributes that containers get."""
+        return self.state / "metadata"
 
     @property
     def mps_dir(self) -> Path:

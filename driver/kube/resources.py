@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, NamedTuple
 
 from driver.errors import ApiInvalidError, ApiNotFoundError, InvalidValueError
-from driver.kube.client import WatchEvent
+from driver.kube.client import APPLY_PATCH, WatchEvent
 from driver.kube.versions import GROUP, VERSIONS, from_version, to_version
 from driver.model import names
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 PARTITIONABLE_SINCE = (1, 35)
 """The first release whose shared counters the driver uses: 1.34 wants them in the same slice as the devices."""
+
+
+FIELD_MANAGER = "gpu-dra"
+"""Who owns what the driver applies."""
 
 
 class ServerVersion(NamedTuple):
@@ -72,6 +76,26 @@ class ResourceApi:
             raise InvalidValueError("claim.name", name, "a DNS subdomain")
         suffix = f"/namespaces/{namespace}/resourceclaims/{name}"
         return await self._on_served(lambda version: self._client.get(f"/apis/{GROUP}/{version}{suffix}"))
+
+    async def apply_claim_devices(self, namespace: str, name: str, uid: str, devices: list[JsonObject]) -> JsonObject:
+        """Make `devices` all that this driver says in a claim's `status.devices`; return the claim as stored.
+
+        Server-side apply: what others say there stays. It is for the claim with this UID only (else 409).
+        """
+        path = f"/namespaces/{namespace}/resourceclaims/{name}/status"
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+
+        async def ask(version: str) -> JsonObject:
+            body = {
+                "apiVersion": f"{GROUP}/{version}",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": namespace, "uid": uid},
+                "status": {"devices": devices},
+            }
+            url = f"/apis/{GROUP}/{version}{path}"
+            return await self._client.patch(url, body, content_type=APPLY_PATCH, query=query)
+
+        return await self._on_served(ask)
 
     async def list_slices(self, field_selector: str = "") -> tuple[list[JsonObject], str]:
         """Return the slices, and the resource version to watch from."""
