@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_NOT_WATCHED = "NodeLabelsNotWatched"
 _AFTER_BUG = 60.0  # seconds
 _SETTLE = 0.05  # seconds in which a burst of changes is awaited
 
@@ -96,7 +97,7 @@ class LabelWriter:
         self._pause = Backoff(0.5, 30.0)
         self._long_pause = Backoff(10.0, 600.0)
         self._repairs = Repairs()
-        self._told: set[str] = set()
+        self._told: dict[str, str] = {}  # reasons by message: each is told once, until labels are written
 
     def publish(self, snapshot: Snapshot) -> None:
         """Label what this Snapshot has. One that knows nothing of any GPU changes nothing."""
@@ -141,7 +142,7 @@ class LabelWriter:
     async def _follow(self) -> None:
         while True:
             try:
-                await self._place.follow(self._look.set, self._failed)
+                await self._place.follow(self._look.set, self._not_watched)
             except Exception:  # a bug may cost labels, not the claims that the process serves
                 log.exception("internal error while watching %s", self._place.where)
                 await asyncio.sleep(_AFTER_BUG)
@@ -177,7 +178,7 @@ class LabelWriter:
             return
         await self._place.apply(wanted)
         self._written = wanted
-        self._told.clear()
+        self._told = {message: reason for message, reason in self._told.items() if reason == _NOT_WATCHED}
         self._observer.labels_written()
         log.info("wrote %d labels to %s, of which changed: %s", len(wanted), self._place.where, _shown(wrong))
 
@@ -208,16 +209,23 @@ class LabelWriter:
         return (self._long_pause if lasting else self._pause).next(error)
 
     def _failed(self, error: DriverError) -> None:
-        hint = ""
-        if isinstance(error, ApiForbiddenError):
-            hint = "; the agent's role must permit get, watch and patch of nodes (deploy/base), or set labels to off"
-        self._say("NodeLabelsNotWritten", f"labels of {self._place.where} can't be kept: {error}{hint}")
+        self._say("NodeLabelsNotWritten", f"labels of {self._place.where} can't be written: {error}{_hint(error)}")
+
+    def _not_watched(self, error: DriverError) -> None:
+        what = f"{self._place.where} can't be watched, so labels are repaired late: {error}{_hint(error)}"
+        self._say(_NOT_WATCHED, what)
 
     def _say(self, reason: str, message: str) -> None:
         if message not in self._told:
-            self._told.add(message)
+            self._told[message] = reason
             log.warning("%s", message)
             self._tell.emit(reason, message, warning=True)
+
+
+def _hint(error: DriverError) -> str:
+    if not isinstance(error, ApiForbiddenError):
+        return ""
+    return "; the agent's role must permit get, watch and patch of nodes (deploy/base), or set labels to off"
 
 
 def _shown(keys: Sequence[str], most: int = 5) -> str:

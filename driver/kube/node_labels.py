@@ -66,6 +66,8 @@ class NodeLabels:
     async def apply(self, labels: Mapping[str, str]) -> None:
         """Make these our labels, all of them.
 
+        :raises ApiConflictError: the Node is another one by now.
+        :raises ApiNotFoundError: it is gone.
         :raises ApiError: they are as before.
         """
         stamp = {TIMESTAMP: str(int(self._now()))} if labels and self._timestamp else {}
@@ -76,7 +78,8 @@ class NodeLabels:
             query = {"fieldManager": MANAGER, "force": "true"}
             self._node = await self._client.patch(self._path, body, content_type=APPLY_PATCH, query=query)
         except ApiConflictError:
-            await self._read()  # the Node is another one by now
+            self._node = None  # it is another one by now, or none
+            await self._read()
             raise
 
     async def remove(self) -> None:
@@ -116,9 +119,14 @@ class NodeLabels:
         selector = f"metadata.name={self._name}"
         async with aclosing(self._client.watch(_NODES, field_selector=selector, resource_version=version)) as events:
             async for event in events:
-                if event.type in ("ADDED", "MODIFIED"):
+                if event.type in ("ADDED", "MODIFIED") and not self._is_old(event.object):
                     self._node = event.object
                     changed()
+
+    def _is_old(self, node: JsonObject) -> bool:
+        """Say whether an event is of before our last write, whose answer had it already (versions are numbers)."""
+        versions = [str(one.get("resourceVersion")) for one in (node.get("metadata") or {}, self._metadata())]
+        return all(one.isdecimal() for one in versions) and int(versions[0]) < int(versions[1])
 
     async def _read(self) -> None:
         self._node = await self._client.get(self._path)
