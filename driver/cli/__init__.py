@@ -29,6 +29,8 @@ COMMANDS = {
     "demo": "try all of it on an embedded cluster with fake GPUs",
     "inventory": "show this node's GPUs, or fake ones",
     "slices": "show the ResourceSlices that would be published",
+    "device-classes": "show the DeviceClasses to install for this node's GPUs",
+    "fault": "break fake GPUs, and mend them: rehearse what you do when real ones fail",
     "migrate": "show who offers and who holds each GPU of this node",
     "completion": "print a completion script for a shell",
 }
@@ -80,6 +82,9 @@ def _run(arguments: list[str]) -> int:
     if name not in COMMANDS:
         _explain(parser, arguments)
     args, unknown = parser.parse_known_args(arguments)
+    if hasattr(args, "words"):  # argparse knows no words after a flag
+        args.words += [word for word in unknown if not word.startswith("-")]
+        unknown = [word for word in unknown if word.startswith("-")]
     if unknown:
         _refuse(parser, name, unknown)
     status = load(name).run(args)
@@ -110,7 +115,7 @@ def _refuse(parser: argparse.ArgumentParser, name: str, unknown: Sequence[str]) 
 
 def load(name: str) -> Command:
     """Load a command's module."""
-    return cast("Command", importlib.import_module(f"driver.cli.{name}"))
+    return cast("Command", importlib.import_module(f"driver.cli.{name.replace('-', '_')}"))
 
 
 def build_parser(loaded: Sequence[str]) -> argparse.ArgumentParser:

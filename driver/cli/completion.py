@@ -32,6 +32,7 @@ class Flag:
     takes_value: bool
     choices: tuple[str, ...]
     files: bool
+    position: str = ""  # of an argument without a name, as zsh writes it: 1, 2, or * for all that follow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +62,7 @@ def subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPa
 
 
 def _flags(parser: argparse.ArgumentParser) -> Iterator[Flag]:
+    positions = 0
     for action in parser._actions:
         if action.help == argparse.SUPPRESS:
             continue
@@ -68,9 +70,12 @@ def _flags(parser: argparse.ArgumentParser) -> Iterator[Flag]:
         choices = tuple(action.choices or (kind.choices if kind else ()))
         files = action.metavar == "FILE" or bool(kind and kind.files)
         names = tuple(name for name in action.option_strings if name.startswith("-"))
-        if names or action.choices:
-            takes_value = action.nargs != 0
-            yield Flag(names, (action.help or "").split(" [")[0].replace("%%", "%"), takes_value, choices, files)
+        if not names:
+            positions += 1
+        if names or choices:
+            position = "" if names else "*" if action.nargs == "*" else str(positions)
+            text = (action.help or "").split(" [")[0].replace("%%", "%")
+            yield Flag(names, text, action.nargs != 0, choices, files, position)
 
 
 def bash(commands: Mapping[str, tuple[Flag, ...]]) -> str:
@@ -130,7 +135,7 @@ def _zsh_specs(flag: Flag) -> Iterator[str]:
     for name in flag.names:
         yield shlex.quote(f"{name}[{text}]" + (f":value:{action}" if flag.takes_value else ""))
     if not flag.names:
-        yield shlex.quote(f"1:value:{action}")
+        yield shlex.quote(f"{flag.position}:value:{action}")
 
 
 _ZSH = """\

@@ -144,13 +144,13 @@ def decode_faults(data: str, gpus: Sequence[Gpu], path: str) -> Faults:
         uuid = _find(key, gpus, at)
         if uuid in decoded:
             raise InvalidValueError(at, key, "this GPU is there twice, under another name")
-        decoded[uuid] = _gpu_faults(Fields(entry, at))
+        decoded[uuid] = decode_gpu(entry, at)
     return Faults(nvml_down=down, nvml_slow=slow, gpus=MappingProxyType(decoded))
 
 
 def encode_faults(faults: Faults) -> str:
     """Write faults as `decode_faults` reads them."""
-    gpus = {uuid: _encode_gpu(one) for uuid, one in faults.gpus.items()}
+    gpus = {uuid: encode_gpu(one) for uuid, one in faults.gpus.items()}
     nvml: object = "down" if faults.nvml_down else {"slow": faults.nvml_slow}
     return json.dumps({"nvml": nvml, "gpus": gpus}, indent=2) + "\n"
 
@@ -185,7 +185,12 @@ def _find(key: str, gpus: Sequence[Gpu], path: str) -> str:
     raise InvalidValueError(path, key, f"no such GPU; {suggestion(key, [gpu.name for gpu in gpus])}")
 
 
-def _gpu_faults(fields: Fields) -> GpuFaults:
+def decode_gpu(entry: object, path: str) -> GpuFaults:
+    """Decode the faults of one GPU.
+
+    :raises InvalidValueError: naming the field below `path`.
+    """
+    fields = Fields(entry, path)
     faults = GpuFaults(
         lost=_flag(fields.take("lost", False), fields.at("lost")),
         xids=_xids(fields.take("xid", []), fields.at("xid")),
@@ -234,7 +239,8 @@ def _attribute(value: object, path: str) -> str:
     return name
 
 
-def _encode_gpu(faults: GpuFaults) -> dict[str, object]:
+def encode_gpu(faults: GpuFaults) -> dict[str, object]:
+    """Write the faults of one GPU as `decode_gpu` reads them."""
     entry: dict[str, object] = {"lost": faults.lost, "xid": list(faults.xids), "slow": faults.slow}
     entry["not_supported"] = list(faults.not_supported)
     entry.update(encode_health(faults.health))

@@ -70,6 +70,7 @@ async def _keep(story: Story, screen: Screen) -> None:
         loop.add_signal_handler(number, stop.set)
     screen.heading("The cluster stays up. In another terminal:")
     screen.text(f"export KUBECONFIG={story.kubeconfig}\nkubectl get resourceslices,resourceclaims,pods")
+    screen.text(f"gpu-dra fault inject gpu-3 xid=79 --kubelet-root {story.kubelet_root}   # break a GPU")
     screen.text("Ctrl-C deletes all of it.")
     await stop.wait()
     for number in (signal.SIGINT, signal.SIGTERM):

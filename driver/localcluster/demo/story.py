@@ -55,6 +55,11 @@ class Story:
         """The cluster's kubeconfig."""
         return self._cluster.kubeconfig
 
+    @property
+    def kubelet_root(self) -> Path:
+        """The kubelet's root on the node."""
+        return self._node.kubelet_root
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Story]:
         """Start the cluster and the agent, stop both at the end."""
