@@ -40,6 +40,7 @@ from driver.pod_events import PodEvents
 from driver.sharing.choose import make_sharing
 from driver.slices.build import BuildOptions
 from driver.slices.publish import SlicePublisher
+from driver.telemetry_setup import Parts, Telemetry
 from driver.upkeep import Upkeep, told
 
 if TYPE_CHECKING:
@@ -95,10 +96,18 @@ class Agent:
             runner=self._runner,
             locks=GpuLocks(settings.state / "gpus"),
         )
+        parts = Parts(
+            inventory=self._inventory,
+            monitor=self._monitor,
+            records=self._engine.records,
+            pods=self._pods,
+            missing=self.missing,
+        )
+        self._telemetry = Telemetry(settings, parts, api, events=self._events, metrics=self._metrics)
         self._pod_events = PodEvents(self._engine.records, api, self._events)
         self._plugin = KubeletPlugin(
             KubeletPaths(plugins=settings.plugins_dir, registry=settings.registry_dir, pod_uid=settings.pod_uid),
-            GatedClaims(self._engine, self._monitor.ready),
+            GatedClaims(self._telemetry.watched(self._engine), self._monitor.ready),
             self._metrics,
             warn=lambda reason, message: self._events.emit(reason, message, warning=True),
             health=self._health,
@@ -140,6 +149,7 @@ class Agent:
             tasks.create_task(self._publish(), name="slices")
             tasks.create_task(self._events.run(), name="events")
             tasks.create_task(self._pod_events.run(), name="pod events")
+            tasks.create_task(self._telemetry.run(), name="telemetry")
             tasks.create_task(self._serve_claims(), name="claims")
             tasks.create_task(self._offering.run(self._monitor), name="offering")
             if self._labels is not None:
@@ -156,7 +166,14 @@ class Agent:
         mps = self._sharing.mps.aclose() if self._sharing.mps is not None else asyncio.sleep(0)
         if self._labels is not None:
             await _within(self._labels.stop(), grace)
-        steps = (endpoints, self._inventory.aclose(), self._engine.aclose(), mps, self._client.aclose())
+        steps = (
+            endpoints,
+            self._telemetry.stop(),
+            self._inventory.aclose(),
+            self._engine.aclose(),
+            mps,
+            self._client.aclose(),
+        )
         await asyncio.gather(*(_within(step, _LAST_STEPS) for step in steps))
 
     async def _publish(self) -> None:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driver.errors import DriverError
 from driver.telemetry.exposition import exposition
 from driver.telemetry.holders import find_holders
+from driver.telemetry.sample import Sample
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from driver.claims.record import Record
-    from driver.model.holder import Container, Holder
+    from driver.model.holder import Container
     from driver.model.snapshot import Snapshot
     from driver.model.usage import GpuUsage
 
@@ -29,15 +29,6 @@ log = logging.getLogger(__name__)
 
 _WINDOW = 300.0  # seconds that one scrape keeps the sampling on; Prometheus comes at least every two minutes
 _STALE = 3  # intervals after which a sample is no longer told
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """What was seen at `time`, in seconds of the sampler's clock."""
-
-    time: float = 0.0
-    usage: Mapping[str, GpuUsage] = field(default_factory=lambda: MappingProxyType({}))
-    holders: Mapping[str, tuple[Holder, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +71,11 @@ class Sampler:
         """The last sample, if it is not too old to be told."""
         sample = self._sample
         return sample if sample is not None and self._clock() - sample.time <= _STALE * self._interval else None
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the last look that saw something."""
+        return None if self._sample is None else self._clock() - self._sample.time
 
     @property
     def problem(self) -> str:
