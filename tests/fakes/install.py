@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from driver.inventory.driver_root import DriverRoot
 from driver.sharing.tools import Tools
 
 _HERE = Path(__file__).parent
+_PYTHON = os.path.realpath(sys.executable)  # not the one of a virtual environment below /tmp, which a daemon can't see
 _PROGRAMS = {"nvidia-smi": "nvidia_smi.py", "nvidia-cuda-mps-control": "nvidia_cuda_mps_control.py"}
 
 
@@ -24,7 +26,7 @@ class FakeDriver:
         self.state.mkdir(parents=True, exist_ok=True)
         for name, source in _PROGRAMS.items():
             program = self.bin / name
-            program.write_text(f"#!{sys.executable} -IS\n{(_HERE / source).read_text()}")
+            program.write_text(f"#!{_PYTHON} -IS\n{(_HERE / source).read_text()}")
             program.chmod(0o755)
 
     def tools(self) -> Tools:

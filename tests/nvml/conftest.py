@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver.inventory.nvml import NvmlInventory
-from tests.nvml.fake_nvml import COMPILER, FakeNvml
+from tests.nvml.fake_nvml import COMPILER, FakeNvml, threads_ended
 from tests.nvml.listener import Listener
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ async def open_inventory(nvml: FakeNvml) -> AsyncIterator[Callable[..., NvmlInve
     for inventory in opened:
         async with asyncio.timeout(10):
             await inventory.aclose()
+    await threads_ended()
 
 
 @pytest.fixture

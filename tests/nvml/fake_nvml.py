@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,3 +188,11 @@ def add_to_sysfs(sys: Path, gpu: Gpu) -> None:
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.is_symlink():
         link.symlink_to(device)
+
+
+async def threads_ended() -> None:
+    """Let calls that hung come back: nvidia-ml-py is one for the process, and they would end the next test's NVML."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("nvml"):
+            await asyncio.to_thread(thread.join, 10)
+            assert not thread.is_alive(), f"the thread {thread.name} does not end"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from driver.errors import DriverError
 from driver.inventory.fake import FakeInventory
 from driver.inventory.nvml import NvmlInventory
-from tests.nvml.fake_nvml import FakeNvml
+from tests.nvml.fake_nvml import FakeNvml, threads_ended
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +108,8 @@ async def close(rig: Rig) -> None:
     rig.fault("")
     async with asyncio.timeout(20):
         await rig.inventory.aclose()
+    if isinstance(rig, NvmlRig):
+        await threads_ended()
 
 
 def described(instance: MigInstance) -> str:
