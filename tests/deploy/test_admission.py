@@ -5,60 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cel_expr_python import cel
-from cel_expr_python.ext import ext_optional, ext_strings
 
+from tests.deploy import policies
 from tests.deploy.manifests import BUILDS, build, one
+from tests.deploy.policies import AGENT
 
-AGENT = "system:serviceaccount:gpu-dra:gpu-dra"
-NODE_CLAIM = "authentication.kubernetes.io/node-name"
+NAME = "gpu-dra-resourceslices"
+SLICES, CLAIMS = "gpu-dra-resourceslices", "gpu-dra-claim-status"
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 
 
-def environment():
-    dyn = cel.Type.DYN
-    return cel.NewEnv(
-        variables={"request": dyn, "object": dyn, "oldObject": dyn, "variables": dyn},
-        extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings()],
-    )
-
-
-def evaluate(expression: str, data: dict[str, Any]) -> Any:
-    result = environment().compile(expression).eval(data=data)
-    assert result.type() != cel.Type.ERROR, f"{expression}: {result.value()}"
-    return plain(result.value())
-
-
-def plain(value: Any) -> Any:
-    """Turn the library's values, which come in its own types within lists, into Python's."""
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if hasattr(value, "value") and callable(value.value):
-        return plain(value.value())
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    return value
-
-
-def policy():
-    return one(build("base"), "ValidatingAdmissionPolicy")["spec"]
-
-
 def refusals(operation: str, *, user=AGENT, node="node-1", new=None, old=None) -> list[str]:
-    """The messages of the validations that fail; none where the policy does not concern the user."""
-    extra = {} if node is None else {NODE_CLAIM: [node]}
-    request = {"operation": operation, "userInfo": {"username": user, "extra": extra}}
-    data = {"request": request, "object": new, "oldObject": old, "variables": {}}
-    spec = policy()
-    if not all(evaluate(condition["expression"], data) for condition in spec["matchConditions"]):
-        return []
-    variables = {each["name"]: evaluate(each["expression"], data) for each in spec["variables"]}
-    data["variables"] = variables
-    return [
-        evaluate(validation["messageExpression"], data) if "messageExpression" in validation else validation["message"]
-        for validation in spec["validations"]
-        if evaluate(validation["expression"], data) is not True
-    ]
+    spec = one(build("base"), "ValidatingAdmissionPolicy", NAME)["spec"]
+    return policies.refusals(spec, operation, user=user, node=node, new=new, old=old)
 
 
 def slice_of(version: str, node: str | None = "node-1", driver: str = "gpu.nvidia.com") -> dict[str, Any]:
@@ -137,8 +96,12 @@ def test_the_policy_is_about_the_account_that_the_agent_runs_as(name):
 
 
 @pytest.mark.parametrize("name", BUILDS)
-def test_P5_the_policy_is_bound_and_covers_every_version_and_deletion(name):
-    spec = one(build(name), "ValidatingAdmissionPolicy")["spec"]
+@pytest.mark.parametrize(
+    ("policy", "operations", "resource"),
+    [(SLICES, ["CREATE", "UPDATE", "DELETE"], "resourceslices"), (CLAIMS, ["UPDATE"], "resourceclaims/status")],
+)
+def test_P5_the_policies_are_bound_and_cover_every_version(name, policy, operations, resource):
+    spec = one(build(name), "ValidatingAdmissionPolicy", policy)["spec"]
     assert spec["failurePolicy"] == "Fail"
     assert spec["matchConstraints"] == {
         "matchPolicy": "Equivalent",
@@ -146,13 +109,74 @@ def test_P5_the_policy_is_bound_and_covers_every_version_and_deletion(name):
             {
                 "apiGroups": ["resource.k8s.io"],
                 "apiVersions": ["*"],
-                "operations": ["CREATE", "UPDATE", "DELETE"],
-                "resources": ["resourceslices"],
+                "operations": operations,
+                "resources": [resource],
             }
         ],
     }
-    binding = one(build(name), "ValidatingAdmissionPolicyBinding")
-    assert binding["spec"] == {
-        "policyName": one(build(name), "ValidatingAdmissionPolicy")["metadata"]["name"],
-        "validationActions": ["Deny"],
-    }
+    binding = one(build(name), "ValidatingAdmissionPolicyBinding", policy)
+    assert binding["spec"] == {"policyName": policy, "validationActions": ["Deny"]}
+
+
+# --- claims' status ---------------------------------------------------------------------------------------------------
+
+
+def claim_of(node: str = "node-1", *, device: str = "gpu-0", users=(), devices=(), allocated=True) -> dict[str, Any]:
+    status: dict[str, Any] = {}
+    if allocated:
+        result = {"request": "r", "driver": "gpu.nvidia.com", "pool": node, "device": device}
+        field = {"key": "metadata.name", "operator": "In", "values": [node]}
+        status["allocation"] = {
+            "devices": {"results": [result]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+        }
+    if users:
+        status["reservedFor"] = [{"resource": "pods", "name": user, "uid": user} for user in users]
+    if devices:
+        status["devices"] = [{"driver": driver, "pool": node, "device": "gpu-0"} for driver in devices]
+    return {"kind": "ResourceClaim", "metadata": {"name": "c", "namespace": "n"}, "status": status}
+
+
+def status_refusals(new: dict[str, Any], old: dict[str, Any], **caller: Any) -> list[str]:
+    return refusals("UPDATE", new=new, old=old, name=CLAIMS, **caller)
+
+
+def test_an_agent_says_what_its_devices_are():
+    old = claim_of(users=["pod-1"], devices=["nic.example.com"])
+    new = claim_of(users=["pod-1"], devices=["gpu.nvidia.com", "nic.example.com"])
+    assert status_refusals(new, old) == []
+    assert status_refusals(old, new) == []
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        claim_of(device="gpu-1", users=["pod-1"]),
+        claim_of(allocated=False),
+        claim_of(users=["pod-1", "pod-2"]),
+        claim_of(),
+    ],
+    ids=["another device", "no allocation", "another user", "no user"],
+)
+def test_it_changes_no_allocation_and_no_reservation(new):
+    assert status_refusals(new, claim_of(users=["pod-1"])) == ["the agent may change only status.devices of a claim"]
+
+
+def test_it_speaks_for_no_other_driver():
+    old, new = claim_of(), claim_of(devices=["nic.example.com"])
+    message = "the agent may change only the device status of the driver gpu.nvidia.com"
+    assert status_refusals(new, old) == [message]
+    assert status_refusals(old, new) == [message]
+
+
+@pytest.mark.parametrize("node", ["node-2", "node-10", "", None])
+def test_it_speaks_of_claims_on_its_own_node_only(node):
+    claim = claim_of(devices=["gpu.nvidia.com"])
+    assert status_refusals(claim, claim_of(), node=node) == [
+        f"the agent on node {node or ''} may write only to claims that are allocated there"
+    ]
+
+
+def test_the_scheduler_is_not_concerned():
+    user = "system:kube-scheduler"
+    assert status_refusals(claim_of(), claim_of(allocated=False), user=user, node=None) == []

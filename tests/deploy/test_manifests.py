@@ -221,3 +221,13 @@ def test_device_classes_for_older_clusters(built_with):
     objects = built_with("resource-v1beta1")
     assert {item["apiVersion"] for item in objects if item["kind"] == "DeviceClass"} == {"resource.k8s.io/v1beta1"}
     assert {item["apiVersion"] for item in build("base") if item["kind"] == "DeviceClass"} == {"resource.k8s.io/v1"}
+
+
+def test_labels_through_node_feature_discovery(built_with):
+    objects = built_with("nfd-labels")
+    settings = load_settings(environ=environment(objects))
+    assert (settings.labels, settings.labels_at_exit) == ("nfd", "remove")
+    (mount,) = [mount for mount in agent(objects)["volumeMounts"] if mount["name"] == "features"]
+    assert mount["mountPath"] == str(settings.labels_file.parent)
+    (rule,) = [rule for rule in one(objects, "ClusterRole")["rules"] if rule["resources"] == ["nodes"]]
+    assert rule["verbs"] == ["get", "watch"]

@@ -8,13 +8,18 @@ from tests.deploy.rbac import Call, missing, permitted, unused
 # The calls of the code, each with the place that makes it.
 CALLS = {
     Call("get", "resource.k8s.io", "resourceclaims"),  # kube.resources: claim
+    Call("patch", "resource.k8s.io", "resourceclaims", "status"),  # kube.resources: apply_claim_devices
+    Call("associated-node:patch", "resource.k8s.io", "resourceclaims", "driver", "gpu.nvidia.com"),  # as above
     Call("list", "resource.k8s.io", "resourceslices"),  # slices.mirror
     Call("watch", "resource.k8s.io", "resourceslices"),  # slices.mirror
     Call("create", "resource.k8s.io", "resourceslices"),  # slices.publish
     Call("update", "resource.k8s.io", "resourceslices"),  # slices.publish
     Call("delete", "resource.k8s.io", "resourceslices"),  # slices.publish
     Call("get", "", "nodes"),  # slices.publish: owner; agent: container runtime; plugin_config: the config's label
-    Call("watch", "", "nodes"),  # plugin_config: the label nvidia.com/device-plugin.config
+    Call("watch", "", "nodes"),  # plugin_config: the label nvidia.com/device-plugin.config; kube.node_labels
+    Call("patch", "", "nodes"),  # kube.node_labels
+    Call("list", "resource.k8s.io", "deviceclasses"),  # kube.device_classes
+    Call("watch", "resource.k8s.io", "deviceclasses"),  # kube.device_classes
     Call("create", "", "events"),  # kube.events
     Call("patch", "", "events"),  # kube.events: the count of repeats
 }
@@ -54,7 +59,8 @@ def test_the_comparison_tells_both_ways():
     [
         {"apiGroups": ["*"], "resources": ["pods"], "verbs": ["get"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]},
-        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "resourceNames": ["x"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "resourceNames": []},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"], "nonResourceURLs": ["/metrics"]},
     ],
 )
 def test_a_rule_that_can_not_be_compared_fails(rule):
