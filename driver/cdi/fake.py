@@ -89,13 +89,14 @@ def describe(device: Device) -> str:
     :raises DeviceNotReadyError: a MIG partition that was not made yet.
     """
     if isinstance(device, FullGpu):
-        return _pairs(_gpu_facts(device.gpu))
+        return _pairs(_gpu_facts(device.gpu) | ({"mig_mode": "Disabled"} if device.gpu.mig else {}))
     if isinstance(device, MigDevice):
         instance = device.instance
         facts = _gpu_facts(device.gpu, str(instance.placement.start)) | {
             "mig": instance.uuid,
             "profile": instance.name,
             "mig_memory": str(instance.profile.memory // MI),
+            "mig_mode": "Enabled",  # it is, or was a moment ago when the GPU was looked at
             "gi": str(instance.gpu_instance_id),
             "ci": str(instance.compute_instance_id),
         }

@@ -65,7 +65,7 @@ class EffectRunner:
                 await self._partitioner().set_mig_mode(effect.gpu, effect.enabled)
                 self._changed()
             case Partition():
-                return await self._make(effect)
+                return effect if effect.uuid else await self._make(effect)  # shares of one are made once
             case ComputeMode():
                 await self._compute_modes().set(effect.gpu, effect.mode)
             case TimeSlice():

@@ -269,7 +269,7 @@ class ClaimEngine:
             if isinstance(outcome, Observe):
                 if not set(gpus_of(outcome.effects)) <= set(gpus):
                     raise TemporaryError(f"claim {allocated.claim} now needs other GPUs than those that were locked")
-                found = await self._runner.observe(outcome.effects)
+                found = await self._runner.observe(outcome.unknown)
                 outcome = await self._submit(Prepare(allocation=allocated, since=since, found=found))
             if isinstance(outcome, Pending):
                 return await self._carry_out(outcome.record, since)

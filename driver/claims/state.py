@@ -15,7 +15,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from driver.claims.effect import Effect, Key, Partition, is_found, with_found
+from driver.claims.effect import Effect, Key, is_found, with_found
 from driver.claims.holding import Holding, holding_of
 from driver.claims.plan import make_plan
 from driver.claims.record import PreparedDevice, Record
@@ -110,9 +110,10 @@ Operation = Prepare | Complete | Abandon | Unprepare | Drop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observe:
-    """Preparing has these effects: lock their GPUs, observe, and ask again with what was found."""
+    """Preparing has these effects: lock their GPUs, observe what is `unknown`, and ask again with what was found."""
 
     effects: tuple[Effect, ...]
+    unknown: tuple[Effect, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +274,13 @@ class ClaimState:
         others = self._others(uid, writes)
         plan = self._plan(allocation, {other.claim.uid: other.holdings for other in others} | self._suspects(uid))
         self._check_agreement(plan, others)
+        known = _known(others)
         if plan.effects and operation.found is None:
-            return Observe(effects=plan.effects)
-        fresh = record_of(plan, self._boot_id, _with_found(plan.effects, operation.found or {}, others))
+            unknown = tuple(effect for effect in plan.effects if effect.key not in known)
+            return Observe(effects=plan.effects, unknown=unknown)
+        found = operation.found or {}
+        effects = tuple(known.get(effect.key) or with_found(effect, found.get(effect.key)) for effect in plan.effects)
+        fresh = record_of(plan, self._boot_id, effects)
         if fresh.ready:
             self._cdi.write(fresh)
         writes.append(fresh)
@@ -372,15 +377,9 @@ def _undo(record: Record, effects: tuple[Effect, ...], writes: list[Record]) -> 
     return Undo(record=record, effects=effects)
 
 
-def _with_found(effects: Iterable[Effect], found: Mapping[Key, object], others: Iterable[Record]) -> tuple[Effect, ...]:
-    """Return effects with what was there before the first claim that wants them."""
-    known = {effect.key: effect for other in others for effect in other.effects if is_found(effect)}
-    return tuple(
-        known[effect.key]
-        if effect.key in known and not isinstance(effect, Partition)
-        else with_found(effect, found.get(effect.key))
-        for effect in effects
-    )
+def _known(others: Iterable[Record]) -> dict[Key, Effect]:
+    """Return the effects that other claims have already, as recorded: what was found before, what was made."""
+    return {effect.key: effect for other in others if other.ready for effect in other.effects if is_found(effect)}
 
 
 def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:

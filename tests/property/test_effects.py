@@ -180,12 +180,15 @@ class World:
                 return [result(self.random.choice(["gpu-0", "gpu-1"]), adminAccess=True)], None
             case _:
                 partitions = [one for one in self.node.snapshot.devices() if isinstance(one, MigPartition)]
-                return [result(self.random.choice(partitions).name)], setting
+                share = {"shareID": self.random.choice(SHARES)} if self.random.random() < 0.4 else {}
+                return [result(self.random.choice(partitions).name, **share)], setting
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     async def check(self) -> None:
         held = [one for results in self.prepared.values() for one in results if not one.get("adminAccess")]
+        parts = [(one["device"], one.get("shareID")) for one in held if "mig" in one["device"]]
+        assert len(parts) == len(set(parts))
         wanted = {name for one in held if "mig" in (name := one["device"])}
         gpu = (await self.inventory.read()).gpus[0]
         assert gpu.mig is not None

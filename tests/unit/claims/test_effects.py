@@ -74,6 +74,13 @@ class Bench:
         answers = await self.engine.unprepare([ref(number) for number in numbers], deadline=deadline)
         return answers[uid(numbers[0])] if len(numbers) == 1 else [answers[uid(number)] for number in numbers]
 
+    def observe(self) -> None:
+        """See the partitions that there are, as the monitor does."""
+        first, *others = self.node.snapshot.gpus
+        assert first.mig is not None
+        mig = replace(first.mig, enabled=True, instances=tuple(self.hardware.instances["GPU-0"].values()))
+        self.node.snapshot = replace(self.node.snapshot, gpus=(replace(first, mig=mig), *others))
+
     def cdi(self, number: int) -> str:
         return self.node.cdi.path(uid(number)).read_text()
 
@@ -336,13 +343,29 @@ async def test_M9_settings_with_admin_access_are_refused_and_admin_disturbs_nobo
     bench.claims.add(claim(1, result("gpu-1"), config=config(MPS)))
     bench.claims.add(claim(2, result("gpu-1", adminAccess=True)))
     bench.claims.add(claim(3, result("gpu-1", adminAccess=True), config=config(SLICING_LONG)))
-    bench.claims.add(claim(4, result(part(0), adminAccess=True)))
     owner, monitoring, meddling = await bench.prepare(1, 2, 3)
     assert isinstance(owner, tuple)
     assert isinstance(monitoring, tuple)
     assert isinstance(meddling, ClaimRefusedError)
     assert "has admin access" in str(meddling)
     log = len(bench.hardware.log)
+    await bench.unprepare(2)
+    assert len(bench.hardware.log) == log
+
+
+async def test_M9_admin_access_to_a_partition_sees_what_another_claim_has_made_and_makes_none(bench: Bench) -> None:
+    bench.claims.add(claim(1, result(part(0))))
+    bench.claims.add(claim(2, result(part(0), adminAccess=True)))
+    refused = await bench.prepare(2)
+    assert isinstance(refused, ClaimRefusedError)
+    assert "admin access makes none" in str(refused)
+    assert bench.hardware.log == []
+    await bench.prepare(1)
+    bench.observe()
+    log = len(bench.hardware.log)
+    assert isinstance(await bench.prepare(2), tuple)
+    made = bench.hardware.instances["GPU-0"][Placement(0, 1)]
+    assert made.uuid in bench.cdi(2)
     await bench.unprepare(2)
     assert len(bench.hardware.log) == log
 
@@ -383,6 +406,19 @@ async def test_shares_under_mps_have_one_daemon_and_limits_of_their_own(bench: B
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50" in bench.cdi(2)
     await bench.unprepare(1)
     assert list(bench.hardware.daemons) == ["GPU-1"]
+    await bench.unprepare(2)
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_shares_of_one_partition_are_made_once_and_removed_with_the_last(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.claims.add(claim(number, result(part(0), shareID=f"{SHARE}{number}")))
+    first, second = await bench.prepare(1, 2)
+    assert isinstance(first, tuple)
+    assert isinstance(second, tuple)
+    assert [line for line in bench.hardware.log if line.startswith("create ")] == ["create GPU-0 0"]
+    await bench.unprepare(1)
+    assert bench.hardware.picture() == ({"GPU-0": [Placement(0, 1)]}, {}, ["GPU-0"], {}, {}, [])
     await bench.unprepare(2)
     assert bench.hardware.picture() == EMPTY
 
