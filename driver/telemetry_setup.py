@@ -76,7 +76,12 @@ class Telemetry:
 
     def watched(self, claims: ClaimService) -> ClaimService:
         """Return the same service, which tells of each call that may have changed claims."""
-        return _Watched(claims, self._statuses.changed) if self._statuses is not None else claims
+        return _Watched(claims, self._changed)
+
+    def _changed(self) -> None:
+        self._sampler.changed()
+        if self._statuses is not None:
+            self._statuses.changed()
 
     async def run(self) -> None:
         """Tell until cancelled, once the GPUs have been read."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WINDOW = 300.0  # seconds that one scrape keeps the sampling on; Prometheus comes at least every two minutes
+_SETTLE = 2.0  # seconds
 _STALE = 3  # intervals after which a sample is no longer told
 
 
@@ -57,6 +58,7 @@ class Sampler:
         self._interval = interval
         self._clock = clock
         self._wanted_at = clock()
+        self._news = asyncio.Event()
         self._wanted = asyncio.Event()
         self._wanted.set()
         self._sampling: asyncio.Task[None] | None = None
@@ -87,6 +89,10 @@ class Sampler:
         self._wanted_at = self._clock()
         self._wanted.set()
 
+    def changed(self) -> None:
+        """Note that claims have changed. Returns at once."""
+        self._news.set()
+
     def text(self) -> bytes:
         """Return Prometheus' text for a scrape, made once per sample and Snapshot."""
         self.want()
@@ -104,8 +110,9 @@ class Sampler:
             if self._clock() - self._wanted_at > max(_WINDOW, _STALE * self._interval):
                 self._wanted.clear()
                 continue
+            self._news.clear()
             await self._look()
-            await asyncio.sleep(self._interval)
+            await self._rest()
 
     async def refresh(self, *, oldest: float, limit: float) -> Sample | None:
         """Return a sample that is at most `oldest` seconds old, if one can be had within `limit` seconds."""
@@ -114,6 +121,15 @@ class Sampler:
         if sample is None or self._clock() - sample.time > oldest:
             await asyncio.wait((self._start(),), timeout=limit)
         return self.latest
+
+    async def _rest(self) -> None:
+        """Wait for the next look; sooner if claims have changed, once their pods had time to start."""
+        try:
+            async with asyncio.timeout(self._interval):
+                await self._news.wait()
+                await asyncio.sleep(min(_SETTLE, self._interval))
+        except TimeoutError:
+            pass
 
     async def _look(self) -> None:
         await asyncio.wait((self._start(),))

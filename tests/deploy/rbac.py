@@ -1,4 +1,4 @@
-"""What a role permits against what is called. Calls are (verb, API group, resource, subresource)."""
+"""What a role permits against what is called. Calls are (verb, API group, resource, subresource, name)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ class Call(NamedTuple):
     group: str
     resource: str
     subresource: str = ""
+    name: str = ""
 
 
 def permitted(rules: Iterable[dict[str, Any]]) -> set[Call]:
-    """Return all that the rules permit. Wildcards and names are not expected in a role of ours."""
+    """Return all that the rules permit. Wildcards are not expected in a role of ours."""
     found = set()
     for rule in rules:
-        assert set(rule) == {"apiGroups", "resources", "verbs"}, f"a rule with more than is understood here: {rule}"
+        known = {"apiGroups", "resources", "verbs"}
+        assert known <= set(rule) <= known | {"resourceNames"}, f"a rule with more than is understood here: {rule}"
+        objects = rule.get("resourceNames", [""])
+        assert objects, f"an empty list of names permits all: {rule}"
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
                 name, _, subresource = resource.partition("/")
-                found |= {Call(verb, group, name, subresource) for verb in rule["verbs"]}
+                found |= {Call(verb, group, name, subresource, one) for verb in rule["verbs"] for one in objects}
     assert not [call for call in found if "*" in call], "a wildcard permits what nobody calls"
     return found
 
