@@ -229,5 +229,3 @@ def test_labels_through_node_feature_discovery(built_with):
     assert (settings.labels, settings.labels_at_exit) == ("nfd", "remove")
     (mount,) = [mount for mount in agent(objects)["volumeMounts"] if mount["name"] == "features"]
     assert mount["mountPath"] == str(settings.labels_file.parent)
-    (rule,) = [rule for rule in one(objects, "ClusterRole")["rules"] if rule["resources"] == ["nodes"]]
-    assert rule["verbs"] == ["get", "watch"]
