@@ -99,3 +99,15 @@ async def test_an_unknown_field_is_told(client):
     found = await apply(client, f"{CONFIGMAPS}/x", config() | {"colour": "red"})
     assert "unknown field" in found.headers["Warning"]
     assert (await apply(client, f"{CONFIGMAPS}/x", config() | {"colour": 1}, fieldValidation="Strict")).status == 400
+
+
+async def test_an_apply_to_an_object_that_was_another_is_refused(client):
+    named = {**config(a="1"), "metadata": {"name": "x", "uid": "some-uid"}}
+    absent = await apply(client, f"{CONFIGMAPS}/x", named)
+    assert (absent.status, absent.body["reason"]) == (409, "Conflict")
+    assert "no existing object was found" in absent.body["message"]
+    made = await apply(client, f"{CONFIGMAPS}/x", config(a="1"))
+    assert (await apply(client, f"{CONFIGMAPS}/x", named)).status == 409
+    named["metadata"]["uid"] = made.body["metadata"]["uid"]
+    again = await apply(client, f"{CONFIGMAPS}/x", named)
+    assert again.body == made.body
