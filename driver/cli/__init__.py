@@ -31,6 +31,8 @@ COMMANDS = {
     "slices": "show the ResourceSlices that would be published",
     "device-classes": "show the DeviceClasses to install for this node's GPUs",
     "fault": "break fake GPUs, and mend them: rehearse what you do when real ones fail",
+    "status": "show this node's devices: holders, health, use (asks the agent)",
+    "top": "the same, live",
     "migrate": "show who offers and who holds each GPU of this node",
     "completion": "print a completion script for a shell",
 }
