@@ -111,6 +111,7 @@ def _device_of(recorded: RecordedDevice, record: Record, snapshot: Snapshot) -> 
         made = next((one for one in record.effects if isinstance(one, Partition) and one.device == device.name), None)
         if made is not None and made.uuid:
             return MigDevice(gpu=device.gpu, instance=_instance(device, made))
+        return device.made or device  # admin access sees what another claim has made
     return device
 
 

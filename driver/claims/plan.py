@@ -15,7 +15,7 @@ from driver.config.parameters import Mps
 from driver.config.precedence import effective
 from driver.errors import ClaimRefusedError, DeviceHeldError, DeviceNotReadyError
 from driver.model import quantity
-from driver.model.device import FullGpu
+from driver.model.device import FullGpu, MigPartition
 from driver.model.ownership import Owner
 
 if TYPE_CHECKING:
@@ -84,6 +84,11 @@ def _resolve(result: Result, snapshot: Snapshot, pool: str, node: str) -> Planne
             f"device {result.device} does not exist on node {node} (there are: {known}): "
             "it left after the claim was allocated; delete the pod so that it is scheduled again"
         )
+    if isinstance(device, MigPartition) and result.admin_access and device.made is None:
+        raise ClaimRefusedError(
+            f"device {result.device} (request {result.request}) is a partition that nobody uses now, and admin access "
+            "makes none: ask for the whole GPU with admin access instead"
+        )
     _check_owner(device, result, snapshot)
     health = snapshot.health_of(device.gpu.uuid)
     if not health.healthy and not result.admin_access:
@@ -123,11 +128,11 @@ def _check_free(wanted: Holding, held: Mapping[str, Iterable[Holding]]) -> None:
 
 
 def _share_memory(result: Result) -> int | None:
-    """Return the bytes that a share was given, if the GPU is shared by memory."""
+    """Return the bytes that a share was given. None: it may use all; where memory is not what is shared, that is 0."""
     amount = result.consumed_capacity.get("memory")
-    return (
-        None if amount is None or result.share_id is None else quantity.parse_bytes(amount, "consumedCapacity.memory")
-    )
+    if amount is None or result.share_id is None:
+        return None
+    return quantity.parse_bytes(amount, "consumedCapacity.memory") or None
 
 
 def _threads(config: DeviceConfig | None) -> int | None:

@@ -85,6 +85,13 @@ class MigPartition:
         """The device name, the same as that of the MIG device made of it."""
         return names.mig_name(self.gpu.name, self.profile.name, self.profile.id, self.placement.start)
 
+    @property
+    def made(self) -> MigDevice | None:
+        """The MIG device that was made of it; None if there was none when the GPU was last seen."""
+        instances = self.gpu.mig.instances if self.gpu.mig is not None else ()
+        found = (MigDevice(gpu=self.gpu, instance=one) for one in instances if one.placement == self.placement)
+        return next((device for device in found if device.name == self.name), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigDevice:

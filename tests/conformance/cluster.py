@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RESTART_KUBELET = "restart-kubelet"
 RESTART_DRIVER = "restart-driver"
+CONFIGURE_DRIVER = "configure-driver"
 API_FAULTS = "api-faults"
 SEE_NODE = "see-node"
 EXPLAIN = "explain"
@@ -23,6 +24,7 @@ DISRUPT = "disrupt"
 WHY_NOT = {
     RESTART_KUBELET: "the kubelet can be stopped and started only in the embedded cluster",
     RESTART_DRIVER: "the driver can be stopped and started only where the suite started it (see --driver process)",
+    CONFIGURE_DRIVER: "the driver's settings can be chosen only where the suite started it (see --driver process)",
     API_FAULTS: "the API server can be made to fail only in the embedded cluster",
     SEE_NODE: "the node's files can be looked at only where the suite started the driver (see --driver process)",
     EXPLAIN: "only the embedded cluster's scheduler tells which device fails at what",
@@ -82,6 +84,14 @@ class Cluster:
     async def start_driver(self) -> None:
         """Start the driver again (restart-driver)."""
         raise NotImplementedError
+
+    async def configure_driver(self, settings: Mapping[str, str]) -> None:
+        """Have the driver run with these settings, by flag, beside its usual ones (configure-driver if there are any).
+
+        If it ran with others it starts anew, and its slices with it.
+        """
+        if settings:
+            raise NotImplementedError
 
     async def stop_kubelet(self) -> None:
         """End the kubelet's process; containers run on (restart-kubelet)."""

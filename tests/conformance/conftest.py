@@ -12,6 +12,7 @@ from driver.errors import DriverError
 from tests.conformance import options as suite_options
 from tests.conformance.api import Api, collection
 from tests.conformance.case import Case
+from tests.conformance.cluster import CONFIGURE_DRIVER
 from tests.conformance.embedded import EmbeddedCluster
 from tests.conformance.gpus import Gpus, is_complete
 from tests.conformance.remote import InstalledCluster, ProcessCluster
@@ -32,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     suite_options.read(config)  # refuses what does not go together before anything starts
     config.option.fold_skipped = False  # what was skipped is part of the result, by name
     config.addinivalue_line("markers", "gpus(count, pattern='', linked=False): what GPUs one node must have")
+    config.addinivalue_line("markers", "driver(flag=value, ...): settings of the driver beside its usual ones")
     config.addinivalue_line("markers", "needs(capability, ...): what the cluster must be able to do, beside its API")
 
 
@@ -90,12 +92,17 @@ async def api(cluster: Cluster) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def case(
-    request: pytest.FixtureRequest, api: Api, cluster: Cluster, published: Gpus, namespace: str, options: Options
+    request: pytest.FixtureRequest, api: Api, cluster: Cluster, namespace: str, options: Options
 ) -> AsyncIterator[Case]:
     """What a test works with; afterwards all that it created is gone."""
     request.node.stash[CLUSTER] = cluster
     for mark in request.node.iter_markers("needs"):
         cluster.require(*mark.args)
+    settings = _settings(request.node)
+    if settings:
+        cluster.require(CONFIGURE_DRIVER)
+    await cluster.configure_driver(settings)
+    published = await _published(cluster)
     for mark in request.node.iter_markers("gpus"):
         published.require(*mark.args, **mark.kwargs)
     made = Case(
@@ -107,6 +114,12 @@ async def case(
         stopped = await cluster.heal()
         await made.clean_up()
     assert not stopped, f"{stopped} when the case ended"
+
+
+def _settings(item: pytest.Item) -> dict[str, str]:
+    """Return the driver's settings of a test; its own go before those of its module."""
+    marks = [mark.kwargs for mark in item.iter_markers("driver")]
+    return {name: value for kwargs in reversed(marks) for name, value in kwargs.items()}
 
 
 def _cluster(options: Options) -> Cluster:

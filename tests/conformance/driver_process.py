@@ -22,6 +22,8 @@ class DriverProcess:
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self._arguments, self._log = arguments, log
         self._process: subprocess.Popen[bytes] | None = None
+        self.settings: dict[str, str] = {}
+        """More settings, by flag; they take effect at the next start, and go before those of the arguments."""
 
     @property
     def runs(self) -> bool:
@@ -33,7 +35,10 @@ class DriverProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPU_DRA_")}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "driver", *self._arguments], stdout=log, stderr=log, env=environment
+                [sys.executable, "-m", "driver", *self._arguments, *self._more()],
+                stdout=log,
+                stderr=log,
+                env=environment,
             )
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -50,6 +55,10 @@ class DriverProcess:
     async def ended(self, number: int = signal.SIGTERM) -> int:
         """End it without blocking the caller; see `end`."""
         return await asyncio.to_thread(self.end, number)
+
+    def _more(self) -> list[str]:
+        flags = ((f"--{name.replace('_', '-')}", value) for name, value in self.settings.items())
+        return [part for flag in flags for part in flag]
 
     def tail(self) -> str:
         """Return the last lines of its log."""

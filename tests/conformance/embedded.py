@@ -19,7 +19,7 @@ from tests.conformance.driver_process import DriverProcess
 from tests.conformance.node import NodeFiles
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 
 NODE = "node-a"
 TIMES = Times(
@@ -101,6 +101,14 @@ class EmbeddedCluster(cluster.Cluster):
     async def start_driver(self) -> None:
         """Start the driver."""
         self._driver.start()
+
+    async def configure_driver(self, settings: Mapping[str, str]) -> None:
+        """Start the driver anew if it has other settings."""
+        if self._driver.settings != settings:
+            await self.stop_driver()
+            await install.remove_slices(self.kubeconfig, None, NODE)
+            self._driver.settings = dict(settings)
+            self._driver.start()
 
     async def stop_kubelet(self) -> None:
         """End the kubelet; containers run on."""

@@ -10,6 +10,7 @@ import yaml
 from driver.errors import ApiConflictError
 from driver.kube.client import JSON_PATCH
 from tests.conformance.api import Api, collection, path_of
+from tests.conformance.manifests import DRIVER
 
 if TYPE_CHECKING:
     from tests.conformance.api import Object
@@ -30,6 +31,14 @@ async def classes(kubeconfig: Path, context: str | None = None) -> list[str]:
             for operations in _extended_resource(item):
                 await api.patch(path_of(item), operations, content_type=JSON_PATCH)
     return made
+
+
+async def remove_slices(kubeconfig: Path, context: str | None, node: str) -> None:
+    """Delete the driver's slices of a node."""
+    async with Api.from_kubeconfig(kubeconfig, context) as api:
+        for item in (await api.list(collection("ResourceSlice")))["items"]:
+            if item["spec"]["driver"] == DRIVER and item["spec"].get("nodeName") == node:
+                await api.delete(path_of({"kind": "ResourceSlice", **item}))
 
 
 def _extended_resource(item: Object) -> list[list[dict[str, Any]]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
 from asyncinotify import Inotify, Mask
 
@@ -25,6 +26,21 @@ class NodeFiles:
         """Return the files that there are for a claim."""
         records = self._state.glob(f"claims/**/*{claim_uid}*")
         return sorted(str(path) for path in [*self._cdi_dir.glob(f"*{claim_uid}*"), *records])
+
+    def mig_devices(self) -> set[str]:
+        """Return the UUIDs of the MIG devices that fake GPUs have, but for those that they have from their start."""
+        gpus = self._fake("fake-mig.json").get("gpus", {})
+        instances = [one for gpu in gpus.values() for one in gpu["instances"]]
+        return {made["uuid"] for one in instances for made in one["compute"]}
+
+    def sharing(self, kind: str) -> dict[str, Any]:
+        """Return what was set of fake GPUs, by UUID: `timeSlice`, `computeMode`; or the daemons, by id: `mps`."""
+        found = self._fake("fake-sharing.json").get(kind, {})
+        return {name: value for name, value in found.items() if value not in (0, "DEFAULT")}
+
+    def _fake(self, name: str) -> dict[str, Any]:
+        file = self._state / name
+        return json.loads(file.read_bytes()) if file.exists() else {}
 
     async def until_nothing_is_left(self, claim_uid: str, patience: float) -> None:
         """Wait until the claim is unprepared."""

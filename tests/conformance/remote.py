@@ -14,6 +14,8 @@ from tests.conformance.driver_process import DriverProcess
 from tests.conformance.node import NodeFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.conformance.options import Options
 
 
@@ -32,7 +34,7 @@ class ProcessCluster(InstalledCluster):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.capabilities |= {cluster.RESTART_DRIVER, cluster.SEE_NODE}
+        self.capabilities |= {cluster.RESTART_DRIVER, cluster.CONFIGURE_DRIVER, cluster.SEE_NODE}
         self._files = NodeFiles(options.kubelet_root, options.cdi_dir)
         self._directory = Path(tempfile.mkdtemp(prefix="gpu-dra-conformance-"))
         self._driver = DriverProcess(self._arguments(options), self._directory / "driver.log")
@@ -79,6 +81,14 @@ class ProcessCluster(InstalledCluster):
         """Start the driver."""
         self._driver.start()
 
+    async def configure_driver(self, settings: Mapping[str, str]) -> None:
+        """Start the driver anew if it has other settings."""
+        if self._driver.settings != settings:
+            await self.stop_driver()
+            await install.remove_slices(self.kubeconfig, self.context, self._node)
+            self._driver.settings = dict(settings)
+            self._driver.start()
+
     def _arguments(self, options: Options) -> list[str]:
         context = ["--context", options.context] if options.context else []
         return [
@@ -91,7 +101,4 @@ class ProcessCluster(InstalledCluster):
         async with Api.from_kubeconfig(self.kubeconfig, self.context) as api:
             for path in self._made:
                 await api.delete(path)
-            listed = await api.list("/apis/resource.k8s.io/v1/resourceslices")
-            for item in listed["items"]:
-                if item["spec"]["driver"] == "gpu.nvidia.com" and item["spec"].get("nodeName") == self._node:
-                    await api.delete(f"/apis/resource.k8s.io/v1/resourceslices/{item['metadata']['name']}")
+        await install.remove_slices(self.kubeconfig, self.context, self._node)

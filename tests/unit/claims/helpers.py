@@ -11,7 +11,7 @@ from driver.claims.cdi_files import ClaimCdi
 from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
 from driver.errors import ApiNotFoundError, DeviceNotReadyError
-from driver.model.device import Gpu
+from driver.model.device import Gpu, MigDevice, MigPartition
 from driver.model.mig import MigInstance, MigProfile, MigState, Placement
 from driver.model.snapshot import Snapshot
 
@@ -98,7 +98,10 @@ class EnvEdits:
     def device(self, device: Device) -> ContainerEdits:
         if device.name in self.missing:
             raise DeviceNotReadyError(f"device {device.name}: /dev/nvidia{device.gpu.minor} is missing")
-        return ContainerEdits(env={f"GPU_{device.name}".replace("-", "_").upper(): device.gpu.uuid})
+        if isinstance(device, MigPartition):
+            raise DeviceNotReadyError(f"{device.name}: the MIG device was not made yet")
+        identity = device.instance.uuid if isinstance(device, MigDevice) else device.gpu.uuid
+        return ContainerEdits(env={f"GPU_{device.name}".replace("-", "_").upper(): identity})
 
 
 class Claims:

@@ -430,6 +430,16 @@ async def test_a_share_is_told_its_memory_even_where_nothing_enforces_it(bench: 
     assert "CUDA_MPS" not in bench.cdi(1)
 
 
+@pytest.mark.parametrize("setting", [None, config(MPS)])
+async def test_a_share_that_was_given_no_memory_has_no_limit(bench: Bench, setting: Any) -> None:
+    """What the scheduler writes where the default is 0: shares without limit, or N of them."""
+    consumed = {"memory": "0", "shares": "1"}
+    bench.claims.add(claim(1, share(1) | {"consumedCapacity": consumed}, config=setting))
+    assert isinstance(await bench.prepare(1), tuple)
+    assert "GPU_DRA_MEMORY_LIMIT" not in bench.cdi(1)
+    assert "MEM_LIMIT" not in bench.cdi(1)
+
+
 async def test_after_a_restart_daemons_are_taken_over_strays_stopped_and_dead_ones_told(bench: Bench) -> None:
     bench.claims.add(claim(1, result("gpu-1"), config=config(MPS)))
     bench.claims.add(claim(2, result("gpu-2"), config=config(MPS)))
