@@ -8,13 +8,21 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 
 def median(samples: Sequence[float]) -> float:
     """Return the p50."""
     return statistics.median(samples)
+
+
+def grid(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as aligned columns."""
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +60,21 @@ class Report:
     """All rows of a run."""
 
     rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """Further tables, for people."""
 
     def add(self, row: Row) -> None:
         """Add a result."""
         self.rows.append(row)
 
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Add results."""
+        self.rows.extend(rows)
+
     def table(self) -> str:
         """Return the table."""
         head = ("what", "p50", "floor", "ratio", "target", "", "the floor is")
-        lines = [head, *(row.cells() for row in self.rows)]
-        widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-        )
+        return grid([head, *(row.cells() for row in self.rows)])
 
     def write(self, path: Path) -> None:
         """Write the rows as JSON."""

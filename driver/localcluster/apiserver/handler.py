@@ -68,6 +68,8 @@ class Handler:
             if self._faults:
                 await self._faults.strike(call)
             self._check(user, call, request.path)
+            if call.verb == "watch":
+                return await self._watch(request, call, target, user)
             response = await self._answer(request, call, target, user)
             self._audit.record(replace(call, code=response.status))
         except StatusError as error:
@@ -85,6 +87,16 @@ class Handler:
             _LOG.exception("%s %s failed", request.method, request.path)
             return self._refused(call, StatusError(500, "InternalError", "an error of the embedded API server"))
         return response
+
+    async def _watch(
+        self, request: web.BaseRequest, call: Call, target: Target | None, user: User
+    ) -> web.StreamResponse:
+        """Answer a watch, which may last, and end with its client or this server: it is recorded when it starts."""
+        self._audit.record(call)
+        try:
+            return await self._answer(request, call, target, user)
+        except StatusError as error:
+            return answers.refusal(error)
 
     def _refused(self, call: Call, error: StatusError) -> web.StreamResponse:
         self._audit.record(replace(call, code=error.code))

@@ -4,6 +4,7 @@ import json
 
 from driver.localcluster.apiserver.audit import AuditLog, Call
 from tests.unit.localcluster.apiserver.conftest import CLAIMS, PODS, claim
+from tests.unit.localcluster.apiserver.test_streams import watching
 
 
 async def test_every_call_is_recorded_in_the_words_of_rbac(client):
@@ -24,6 +25,14 @@ async def test_every_call_is_recorded_in_the_words_of_rbac(client):
     ]
     call = client.server.audit.calls[0]
     assert (call.group, call.version, call.namespace) == ("resource.k8s.io", "v1", "default")
+
+
+async def test_a_watch_is_recorded_once_when_it_starts(client):
+    async with watching(client, f"{PODS}?watch=true"):
+        found = [(call.verb, call.resource, call.code) for call in client.server.audit.by("admin")]
+        assert found == [("watch", "pods", 0)]
+    await client.ask("GET", PODS)
+    assert [call.verb for call in client.server.audit.by("admin")] == ["watch", "list"]
 
 
 async def test_requests_and_writes_are_counted(client):
