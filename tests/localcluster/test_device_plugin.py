@@ -208,3 +208,23 @@ async def test_a_restarted_kubelet_gets_all_back(world: World) -> None:
         await until(lambda: world.counts() == ("4", "4"))
         world.pod("next", {GPU: "3"})
         await until(lambda: world.phase("next") == "Succeeded")
+
+
+async def test_replicas_by_mps_and_the_way_back(world: World) -> None:
+    sharing = {"mps": {"resources": [{"name": GPU, "replicas": 4}]}}
+    world.config.write_text(yaml.safe_dump({"version": "v1", "sharing": sharing}))
+    world.rules.write_text("default: device-plugin\n")
+    flags = ("--device-plugin-config", str(world.config), "--ownership-file", str(world.rules))
+    state = world.cluster.node(NODE).kubelet_root / "plugins/gpu.nvidia.com/plugin-mps.json"
+    async with world.agent(*flags, gpus="h100:2"):
+        await until(lambda: world.counts() == ("8", "8"))
+        script = "env; sleep 600"
+        world.pod("client", {GPU: "1"}, script=script, terminationGracePeriodSeconds=0)
+        await until(lambda: "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps" in world.log("client"))
+        assert len(json.loads(state.read_bytes())) == 2
+        world.rules.write_text("default: dra\n")
+        await until(lambda: len(world.dra()) == 1 and world.counts()[1] == "0")
+        assert len(json.loads(state.read_bytes())) == 1
+        world.store.delete("pods", "client", "default")
+        await until(lambda: len(world.dra()) == 2)
+        assert not state.exists()
