@@ -228,14 +228,16 @@ async def _prepared(
     seen: dict[str, list[ClaimRef]] = {}
     assert process.stdin is not None
     process.stdin.write(f"{claims_per_node}\n".encode())
-    async with asyncio.TaskGroup() as group:
-        async with contextlib.aclosing(admin.watch(_CLAIMS, resource_version=version)) as events:
-            async for event in events:
-                for node, ref in _ready(event.object):
-                    seen.setdefault(node, []).append(ref)
-                    group.create_task(by_name[node].prepare(ref))
-                if sum(map(len, seen.values())) == number:
-                    break
+    async with (
+        asyncio.TaskGroup() as group,
+        contextlib.aclosing(admin.watch(_CLAIMS, resource_version=version)) as events,
+    ):
+        async for event in events:
+            for node, ref in _ready(event.object):
+                seen.setdefault(node, []).append(ref)
+                group.create_task(by_name[node].prepare(ref))
+            if sum(map(len, seen.values())) == number:
+                break
     for node, refs in seen.items():
         if by_name[node].cdi.claim_uids() != {ref.uid for ref in refs}:
             raise RuntimeError(f"{node} has not the CDI files of its claims")

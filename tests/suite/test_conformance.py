@@ -98,9 +98,9 @@ async def test_the_suite_starts_the_driver_reports_and_leaves_nothing(world, tmp
 
 async def test_a_node_whose_runtime_does_not_find_the_devices_fails(world, tmp_path):
     elsewhere = world.process(**{"cdi-dir": str(tmp_path)})
-    status, output = finished(world.suite(*elsewhere, "-k", "one_pod_gets_one_gpu", "--patience", "3"))
+    status, output = finished(world.suite(*elsewhere, "-k", "one_pod_gets_one_gpu", "--patience", "10"))
     assert status == 1
-    assert "waited 3 s in vain: Pod pod is Running" in output
+    assert "waited 10 s in vain: Pod pod is Running" in output
     assert "unresolvable CDI devices" in output
     assert "the driver's log" in output
     assert await world.namespaces() == []
