@@ -133,12 +133,8 @@ def _problems(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    cells = [
-        _HEADER,
-        *([cell or "-" if index < 8 and row[0] else cell for index, cell in enumerate(row)] for row in rows),
-    ]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_HEADER))]
-    return ["  ".join(_padded(row, widths)).rstrip() for row in cells]
+    widths = [max(len(row[column]) for row in (_HEADER, *rows)) for column in range(len(_HEADER))]
+    return ["  ".join(_padded(row, widths)).rstrip() for row in (_HEADER, *rows)]
 
 
 def _padded(row: Iterable[str], widths: list[int]) -> Iterator[str]:
