@@ -16,6 +16,7 @@ from driver.kube.device_classes import DeviceClasses
 from driver.kube.resources import ResourceApi
 from driver.kubelet.device_plugin.mps import HOLDER
 from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
+from driver.kubelet.sockets import Peer, probe
 from driver.model.ownership import Owner, Rule
 from driver.plugin_config import ConfigSource, follow_yaml
 from driver.yaml_file import load_yaml, read_text
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 
 _DAEMONS_AGAIN = 2.0  # seconds between looks whether an MPS daemon can be stopped
 _FACTS_WAIT = 5.0  # seconds that the first decision about owners waits for DeviceClasses and config
+
+_PEER_SOCKET = "nvidia-gpu.sock"
 
 STATUS_FILE = "ownership.json"
 """Below the driver's state directory: who has which GPU, as `gpu-dra migrate --status` shows it."""
@@ -108,6 +111,7 @@ class Offering:
 
     async def run(self, monitor: Monitor) -> None:
         """Serve until cancelled."""
+        self._remark_peer()
         async with asyncio.TaskGroup() as tasks:
             if self._classes is not None:
                 tasks.create_task(self._classes.run(self._reown.set), name="device classes")
@@ -134,6 +138,17 @@ class Offering:
         if self._configs.config is None:
             return "the device plugin has no config yet"
         return self._plugins.missing()
+
+    def _remark_peer(self) -> None:
+        """Warn if NVIDIA's device plugin gives away the GPUs that this agent offers through DRA (K6)."""
+        peer = self._settings.device_plugins_dir / _PEER_SOCKET
+        if self._plugins is None and probe(peer) is Peer.LIVE:
+            message = (
+                f"another device plugin serves {peer}: pods that it gives GPUs to are seen only afterwards, so a GPU "
+                "may be given twice; stop it, or keep it off this node"
+            )
+            log.warning("%s", message)
+            self._events.emit("AnotherDevicePlugin", message, warning=True)
 
     def daemon_died(self) -> None:
         """Look whether an MPS daemon has to be started again."""

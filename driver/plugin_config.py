@@ -11,7 +11,7 @@ import os
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
-from driver.config.device_plugin import PluginConfig, decode_config
+from driver.config.device_plugin import PluginConfig, decode_config, without_effect
 from driver.errors import DriverError, InvalidValueError
 from driver.file_watch import changes
 from driver.model.decode import suggestion
@@ -189,8 +189,8 @@ class ConfigSource:
 
 
 def _name_unused(config: PluginConfig) -> None:
-    for one in config.flags.unused:
-        log.info("%s", one)
+    for one in without_effect(config):
+        log.info("without effect: %s", one)
 
 
 async def follow_yaml(path: Path, take: Callable[[object], None], refuse: Callable[[str], None]) -> None:

@@ -22,7 +22,7 @@ from driver.model.choice import GpuChoice
 from driver.model.health import Effect
 from driver.model.shares import Shares
 from driver.options import Address, Kind, option
-from driver.settings_telemetry import TelemetrySettings
+from driver.settings_device_plugin import DevicePluginSettings
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _NODE, _GPUS, _PATHS, _API, _SERVICE = "node and kubelet", "GPUs", "driver files", "Kubernetes API", "process"
 _SHARING = "sharing of GPUs"
-_PLUGIN = "device plugin"
 _LABELS = "node labels"
 _HEALTH = "health"
 
@@ -64,7 +63,7 @@ _EFFECT = dataclasses.replace(_SERIOUS, parse=_effect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings(TelemetrySettings):
+class Settings(DevicePluginSettings):
     """All settings, validated. Times are in seconds; made by `load_settings`."""
 
     node_name: str = option(_NODE_NAME, "", "name of this node; the host's name if empty", group=_NODE)
@@ -138,47 +137,6 @@ class Settings(TelemetrySettings):
         "how long the kubelet may rely on what it was told of devices' health; it is told thrice as often",
         group=_HEALTH,
     )
-
-    ownership: str = option(
-        options.text("RULES"),
-        "",
-        "who offers which GPU: dra, device-plugin or withheld, with rules such as dra;device-plugin:index=0,1 "
-        "(by index, uuid, pci, product or count); dra if empty, or device-plugin if that is on",
-        group=_PLUGIN,
-    )
-    ownership_file: Path | None = option(
-        options.USER_PATH, "", "YAML file with such rules, which may be edited at any time", group=_PLUGIN
-    )
-    device_plugin: str = option(
-        options.choice("auto", "on", "off"),
-        "auto",
-        "whether the legacy device-plugin API is served; auto is on if there is a config or an owner for it",
-        group=_PLUGIN,
-    )
-    device_plugin_config: Path | None = option(
-        options.USER_PATH,
-        "",
-        "config file of NVIDIA's device plugin, or a directory of them of which the node's label "
-        "nvidia.com/device-plugin.config names one",
-        group=_PLUGIN,
-    )
-    mig_strategy: str = option(options.text("none|single|mixed"), "", "how MIG devices are offered", group=_PLUGIN)
-    device_list_strategy: str = option(
-        options.text("STRATEGY,…"),
-        "",
-        "how containers get devices: cdi-cri (if empty), cdi-annotations, envvar, volume-mounts",
-        group=_PLUGIN,
-    )
-    device_id_strategy: str = option(
-        options.text("uuid|index"), "", "what envvar and volume-mounts name devices by", group=_PLUGIN
-    )
-    pass_device_specs: str = option(
-        options.text("true|false"), "", "whether device nodes are passed to the kubelet too", group=_PLUGIN
-    )
-    shared_devices_allocation_policy: str = option(
-        options.text("distributed|packed"), "", "which replicas a container gets", group=_PLUGIN
-    )
-    cdi_annotation_prefix: str = option(options.text("PREFIX/"), "", "prefix of CDI annotations", group=_PLUGIN)
 
     labels: str = option(
         options.choice("node", "nfd", "off"),

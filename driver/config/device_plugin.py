@@ -123,6 +123,24 @@ def decode_config(
     return config
 
 
+def without_effect(config: PluginConfig) -> tuple[str, ...]:
+    """Return, for people, what the config says that changes nothing here, and why."""
+    notes = list(config.flags.unused)
+    by_runtime = not {"envvar", "volume-mounts"}.isdisjoint(config.flags.device_list_strategy)
+    switches = {
+        "imex.channelIDs": bool(config.imex_channels),
+        "flags.gdsEnabled": config.flags.gds,
+        "flags.mofedEnabled": config.flags.mofed,
+        "flags.gdrcopyEnabled": config.flags.gdrcopy,
+    }
+    notes += [
+        f"{name}: NVIDIA's container runtime reads it with the device list strategies envvar and volume-mounts only"
+        for name, on in switches.items()
+        if on and not by_runtime
+    ]
+    return tuple(notes)
+
+
 def _section(fields: Fields, key: str) -> Fields | None:
     value = fields.take(key, None)
     return None if value is None else Fields(value, fields.at(key))

@@ -372,3 +372,17 @@ async def test_idle_means_no_write(node: Node) -> None:
 
         await until(read_again)
         assert [call for call in list(node.api.audit.calls)[before:] if call.writes] == []
+
+
+async def test_K6_another_device_plugin_is_told_of_at_the_start(node: Node) -> None:
+    directory = node.kubelet_root / "device-plugins"
+    directory.mkdir()
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.bind(str(directory / "nvidia-gpu.sock"))
+        peer.listen()
+        async with agent(node):
+
+            async def told() -> bool:
+                return "AnotherDevicePlugin" in await node.events()
+
+            await until(told)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from driver.config.device_plugin import NamePattern, decode_config
+from driver.config.device_plugin import NamePattern, decode_config, without_effect
 from driver.errors import InvalidValueError
 
 GPU = {"name": "nvidia.com/gpu", "replicas": 4}
@@ -73,6 +73,16 @@ def test_mps_fails_requests_for_several_unless_told_otherwise():
     assert decode_config({"sharing": {"mps": {"resources": [GPU]}}}, "c").sharing.fail_requests_greater_than_one
     relaxed = {"failRequestsGreaterThanOne": False, "resources": [GPU]}
     assert not decode_config({"sharing": {"mps": relaxed}}, "c").sharing.fail_requests_greater_than_one
+
+
+def test_what_has_no_effect_is_named():
+    document = {"flags": {"gdsEnabled": True, "failOnInitError": False}, "imex": {"channelIDs": [0]}}
+    assert [note.split(": ")[-2] for note in without_effect(decode_config(document, "c"))] == [
+        "flags.failOnInitError",
+        "imex.channelIDs",
+        "flags.gdsEnabled",
+    ]
+    assert len(without_effect(decode_config(document, "c", cli={"device_list_strategy": "envvar"}))) == 1
 
 
 @pytest.mark.parametrize(
