@@ -4,6 +4,8 @@ import pytest
 import yaml
 
 import driver
+from driver.config.device_plugin import PluginConfig, decode_config
+from driver.config.ownership import decode_rules
 from driver.kubelet.sockets import registration_path, service_path
 from driver.settings import load_settings
 from tests.deploy.manifests import BUILDS, DEPLOY, OVERLAYS, agent, build, build_path, environment, load, one, pod_spec
@@ -229,3 +231,19 @@ def test_labels_through_node_feature_discovery(built_with):
     assert (settings.labels, settings.labels_at_exit) == ("nfd", "remove")
     (mount,) = [mount for mount in agent(objects)["volumeMounts"] if mount["name"] == "features"]
     assert mount["mountPath"] == str(settings.labels_file.parent)
+
+
+def test_the_device_plugin_has_configs_and_rules_that_can_be_read(built_with):
+    objects = built_with("device-plugin")
+    settings = load_settings(environ=environment(objects))
+    assert settings.serves_device_plugin
+    mounts = {mount["mountPath"]: mount["name"] for mount in agent(objects)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod_spec(objects)["volumes"]}
+
+    def mounted(path):
+        return one(objects, "ConfigMap", volumes[mounts[str(path)]]["configMap"]["name"])["data"]
+
+    configs = mounted(settings.device_plugin_config)
+    assert [decode_config(yaml.safe_load(text), name) for name, text in configs.items()] == [PluginConfig()]
+    rules = mounted(settings.ownership_file.parent)[settings.ownership_file.name]
+    assert decode_rules(yaml.safe_load(rules), "rules").default == "device-plugin"
