@@ -1,4 +1,4 @@
-"""`hack/bench`: what the agent costs, against the floor of the same machine in the same run.
+"""Measure what the agent costs, against the floor of the same machine in the same run.
 
 Absolute times shift with the machine; the ratios hold. Nothing is asserted: the table says which target was missed.
 """
@@ -7,142 +7,97 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import tempfile
-import time
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from hack.benchmarks import agent, fragmentation
 from hack.benchmarks.device_plugin import device_plugin
-from hack.benchmarks.floor import Floor, timed
-from hack.benchmarks.fragmentation import table as fragmentation
 from hack.benchmarks.partitions import partitions
-from hack.benchmarks.report import Report, Row, median
-from hack.benchmarks.world import World
+from hack.benchmarks.report import Report
+from hack.benchmarks.scale import CLAIMS_PER_NODE, SIZES, scale
 
-GPUS = tuple(f"gpu-{number}" for number in range(8))
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-
-async def calls(world: World, floor: Floor, report: Report, rounds: int) -> None:
-    """One claim at a time: prepare, again, unprepare; the floor's parts are sampled in between."""
-    first, again, undo, whole = [], [], [], []
-    for number in range(rounds):
-        claim = await world.claim([GPUS[number % 8]])
-        await floor.measure(claim)
-        first.append(await timed(lambda claim=claim: world.prepare(claim)))
-        again.append(await timed(lambda claim=claim: world.prepare(claim)))
-        undo.append(await timed(lambda claim=claim: world.unprepare(claim)))
-        await world.forget([claim])
-    for _ in range(max(rounds // 4, 1)):
-        claim = await world.claim(GPUS)
-        whole.append(await timed(lambda claim=claim: world.prepare(claim)))
-        await world.unprepare(claim)
-        await world.forget([claim])
-    get, rpc = median(floor.get), median(floor.rpc)
-    prepare = get + median(floor.durable_write) + median(floor.plain_write) + rpc
-    remove = median(floor.durable_remove) + median(floor.plain_remove) + rpc
-    report.add(
-        Row(
-            what="prepare, one GPU",
-            value=median(first),
-            floor=prepare,
-            limit=1.4,
-            floor_is="GET + durable write + CDI file + empty RPC",
-        )
-    )
-    report.add(Row(what="prepare again", value=median(again), floor=get + rpc, limit=1.2, floor_is="GET + empty RPC"))
-    report.add(
-        Row(
-            what="unprepare",
-            value=median(undo),
-            floor=remove,
-            limit=1.4,
-            floor_is="durable removal + CDI removal + empty RPC",
-        )
-    )
-    report.add(
-        Row(what="prepare, 8 GPUs in one claim", value=median(whole), floor=median(first), floor_is="one prepare")
-    )
-
-
-async def bursts(world: World, report: Report, rounds: int) -> None:
-    """Eight claims: in one call, and in eight calls at once; one prepare is measured beside."""
-    one, together, at_once = [], [], []
-    for _ in range(rounds):
-        claims = [await world.claim([gpu]) for gpu in GPUS]
-        one.append(await timed(lambda claims=claims: world.prepare(claims[0])))
-        await world.unprepare(claims[0])
-        together.append(await timed(lambda claims=claims: world.prepare(*claims)))
-        await world.unprepare(*claims)
-        at_once.append(await timed(lambda claims=claims: asyncio.gather(*(world.prepare(claim) for claim in claims))))
-        await world.unprepare(*claims)
-        await world.forget(claims)
-    report.add(
-        Row(what="8 claims in one call", value=median(together), floor=median(one), limit=3, floor_is="one prepare")
-    )
-    report.add(
-        Row(what="8 calls at once, wall", value=median(at_once), floor=median(one), limit=3, floor_is="one prepare")
-    )
-
-
-async def idle(world: World, report: Report, seconds: float) -> None:
-    """Nothing happens: memory, CPU, API calls."""
-    await asyncio.sleep(2)
-    cpu, requests, began = world.cpu_seconds(), world.api_calls(), time.perf_counter()
-    await asyncio.sleep(seconds)
-    share = (world.cpu_seconds() - cpu) / (time.perf_counter() - began) * 100
-    report.add(Row(what="resident memory, idle, 8 GPUs", value=world.resident_mib(), unit="MiB", limit=70))
-    report.add(Row(what="CPU, idle", value=share, unit="%", limit=0.2))
-    report.add(
-        Row(what=f"API calls in {seconds:g} s of idleness", value=world.api_calls() - requests, unit="", limit=0)
-    )
+USUAL = {
+    **agent.PARTS,
+    "partitions": "slices of 16 H100 with all placements: built, published, and changed by a claim",
+    "device-plugin": "Allocate beside an empty call, the list of 1,000 replicas, preferred sets, memory",
+}
+FURTHER = {
+    "scale": "API requests per node and per claim on 100, 300 and 1,000 nodes (2 minutes)",
+    "fragmentation": "how the order of MIG partitions fragments GPUs: a simulation (3 minutes)",
+}
+PARTS = USUAL | FURTHER
 
 
 async def run(arguments: argparse.Namespace) -> Report:
-    """Run everything once."""
-    report = Report()
-    with tempfile.TemporaryDirectory(prefix="gb", dir="/tmp") as directory:
-        world = World(Path(directory))
-        async with world.running():
-            for what, seconds in world.startup.items():
-                report.add(Row(what=f"process start to {what}", value=seconds, unit="s", limit=1.2))
-            await idle(world, report, arguments.idle)
-            async with Floor(world) as floor:
-                await calls(world, floor, report, arguments.rounds)
-            await bursts(world, report, max(arguments.rounds // 4, 1))
-            report.add(Row(what="resident memory after the calls", value=world.resident_mib(), unit="MiB"))
-    await partitions(report)
-    if arguments.device_plugin:
+    """Measure the chosen parts, one after another."""
+    report, parts = Report(), set(arguments.only)
+    if chosen := parts & set(agent.PARTS):
+        await agent.agent(report, chosen, rounds=arguments.rounds, idle_seconds=arguments.idle)
+    if "partitions" in parts:
+        await partitions(report)
+    if "device-plugin" in parts:
         await device_plugin(report, arguments.rounds)
+    if "scale" in parts:
+        await scale(report, arguments.nodes, arguments.claims_per_node)
+    if "fragmentation" in parts:
+        report.notes.append(fragmentation.table())
     return report
 
 
 def main() -> None:
     """Parse the arguments, run, print."""
-    parser = argparse.ArgumentParser(prog="hack/bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200, help="samples of each call (default 200)")
+    arguments = _parser().parse_args()
+    report = asyncio.run(run(arguments))
+    print(report.text())
+    if report.rows:
+        report.write(arguments.json)
+        print(f"\nAs JSON: {arguments.json}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parts = "\n".join(f"  {name:<14} {about}" for name, about in PARTS.items())
+    parser = argparse.ArgumentParser(
+        prog="hack/bench",
+        description=__doc__,
+        epilog=f"parts:\n{parts}\n\nwithout --only: {','.join(USUAL)}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", type=_parts, default=list(USUAL), metavar="PART,…", help="measure these parts only")
+    for name in FURTHER:
+        parser.add_argument(f"--{name}", dest="only", action="store_const", const=[name], help=f"as --only {name}")
+    parser.add_argument("--rounds", type=_positive, default=200, help="samples of each call (default 200)")
     parser.add_argument("--idle", type=float, default=10, help="seconds of idleness to look at (default 10)")
+    sizes = ",".join(map(str, SIZES))
+    parser.add_argument("--nodes", type=_sizes, default=SIZES, metavar="N,…", help=f"sizes of scale (default {sizes})")
+    parser.add_argument(
+        "--claims-per-node", type=_positive, default=CLAIMS_PER_NODE, help=f"in scale (default {CLAIMS_PER_NODE})"
+    )
     parser.add_argument(
         "--json", type=Path, default=Path("bench.json"), help="where the JSON goes (default bench.json)"
     )
-    parser.add_argument(
-        "--fragmentation",
-        action="store_true",
-        help="only simulate how the order of MIG partitions fragments GPUs, and print the comparison",
-    )
-    parser.add_argument(
-        "--device-plugin",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="measure the device-plugin API too (default: yes)",
-    )
-    arguments = parser.parse_args()
-    if arguments.fragmentation:
-        print(fragmentation())
-        return
-    report = asyncio.run(run(arguments))
-    print(report.table())
-    report.write(arguments.json)
-    print(f"\nAs JSON: {arguments.json}")
+    return parser
+
+
+def _parts(text: str) -> list[str]:
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    if not chosen or (unknown := [name for name in chosen if name not in PARTS]):
+        raise argparse.ArgumentTypeError(f"{unknown[0] if chosen else 'nothing'!r} is none of {', '.join(PARTS)}")
+    return chosen
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def _sizes(text: str) -> Sequence[int]:
+    return sorted(_positive(one) for one in text.split(","))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,7 +16,6 @@ from hack.benchmarks.world import CLAIMS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
     from hack.benchmarks.world import World
 
@@ -91,9 +90,3 @@ def _tls(cluster: dict[str, str], user: dict[str, str]) -> ssl.SSLContext:
     if "client-certificate" in user:
         context.load_cert_chain(user["client-certificate"], user["client-key"])
     return context
-
-
-def scratch(path: Path) -> Path:
-    """Make a directory."""
-    path.mkdir(parents=True, exist_ok=True)
-    return path

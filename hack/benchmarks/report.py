@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
@@ -71,6 +73,16 @@ class Report:
         """Add results."""
         self.rows.extend(rows)
 
+    def text(self) -> str:
+        """Return everything for people: the table, what was missed, further tables."""
+        parts = [self.table(), self._verdict()] if self.rows else []
+        return "\n\n".join([*parts, *self.notes])
+
+    def _verdict(self) -> str:
+        missed = [row.what for row in self.rows if not row.held]
+        limited = sum(row.limit is not None for row in self.rows)
+        return f"Missed: {'; '.join(missed)}" if missed else f"All {limited} targets are met."
+
     def table(self) -> str:
         """Return the table."""
         head = ("what", "p50", "floor", "ratio", "target", "", "the floor is")
@@ -79,4 +91,5 @@ class Report:
     def write(self, path: Path) -> None:
         """Write the rows as JSON."""
         rows = [asdict(row) | {"ratio": row.measure if row.floor else None, "held": row.held} for row in self.rows]
-        path.write_text(json.dumps({"rows": rows}, indent=2) + "\n")
+        machine = {"cpus": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()}
+        path.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
