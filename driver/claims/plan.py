@@ -61,7 +61,8 @@ def make_plan(
     """
     found = [_resolve(result, snapshot, pool, node) for result in allocation.results]
     kinds = {one.result.request: "gpu" if isinstance(one.device, FullGpu) else "mig" for one in found}
-    configs = effective(allocation.configs, kinds)
+    shared = {one.result.request for one in found if one.result.share_id is not None}
+    configs = effective(allocation.configs, kinds, shared)
     devices = tuple(replace(one, thread_percentage=_threads(configs.get(one.result.request))) for one in found)
     _check_within(devices, allocation)
     for planned in devices:

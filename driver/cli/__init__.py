@@ -30,6 +30,7 @@ COMMANDS = {
     "inventory": "show this node's GPUs, or fake ones",
     "slices": "show the ResourceSlices that would be published",
     "device-classes": "show the DeviceClasses to install for this node's GPUs",
+    "parameters-schema": "print the JSON Schema of the parameters of claims and classes",
     "fault": "break fake GPUs, and mend them: rehearse what you do when real ones fail",
     "status": "show this node's devices: holders, health, use (asks the agent)",
     "top": "the same, live",

@@ -15,7 +15,10 @@ KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
 
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d{1,3}|)", re.ASCII)
+PATTERN = r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?[0-9]{1,3}|)"
+"""The grammar, as a regular expression that JSON Schema knows, too."""
+
+_QUANTITY = re.compile(PATTERN)
 _ALLOWED = "a quantity such as 10Gi, 40G, 512Mi or 1500m"
 
 

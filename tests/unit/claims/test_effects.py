@@ -11,7 +11,14 @@ import pytest
 from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
 from driver.claims.gpu_locks import GpuLocks
-from driver.errors import ClaimRefusedError, DeviceHeldError, DeviceNotReadyError, DriverError, MigError
+from driver.errors import (
+    ClaimRefusedError,
+    DeviceHeldError,
+    DeviceNotReadyError,
+    DriverError,
+    InvalidValueError,
+    MigError,
+)
 from driver.model.mig import Placement
 from driver.model.snapshot import Snapshot
 from tests.unit.claims.hardware import Daemons, Hardware, Modes, Slices, dynamic_gpu
@@ -428,6 +435,17 @@ async def test_a_share_is_told_its_memory_even_where_nothing_enforces_it(bench: 
     await bench.prepare(1)
     assert "GPU_DRA_MEMORY_LIMIT_1=20480M" in bench.cdi(1)
     assert "CUDA_MPS" not in bench.cdi(1)
+
+
+async def test_a_claim_may_not_make_the_shares_of_others_one_users(bench: Bench) -> None:
+    multi = {"strategy": "MPS", "mpsConfig": {"multiUser": True}}
+    bench.claims.add(claim(1, share(1), config=config(multi)))
+    bench.claims.add(claim(2, result("gpu-2"), config=config(multi)))
+    refused, alone = await bench.prepare(1, 2)
+    assert isinstance(refused, InvalidValueError)
+    assert "only a DeviceClass may set it" in str(refused)
+    assert isinstance(alone, tuple)
+    assert list(bench.hardware.daemons) == [uid(2)]
 
 
 @pytest.mark.parametrize("setting", [None, config(MPS)])

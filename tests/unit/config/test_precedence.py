@@ -55,3 +55,31 @@ def test_configs_without_requests_apply_by_type() -> None:
 def test_a_named_request_of_another_type_is_an_error(parameters: dict[str, Any], request_name: str) -> None:
     with pytest.raises(InvalidValueError, match=rf"c\.kind.*request {request_name} got a device of type"):
         effective([config(parameters, request_name)], {"a": "gpu", "m": "mig"})
+
+
+MULTI_USER = {"apiVersion": API, "kind": "GpuConfig", "sharing": {"strategy": "MPS", "mpsConfig": {"multiUser": True}}}
+
+
+@pytest.mark.parametrize(
+    ("configs", "shared", "allowed"),
+    [
+        ([config(MULTI_USER)], (), True),
+        ([config(MULTI_USER)], ("b",), True),
+        ([config(MULTI_USER)], ("a",), False),
+        ([config(MULTI_USER, "a")], ("a",), False),
+        ([config(MULTI_USER, "b")], ("a",), True),
+        ([config(MULTI_USER, from_class=True)], ("a",), True),
+        ([config(MULTI_USER, from_class=True), config(MULTI_USER)], ("a",), False),
+        ([config(MULTI_USER), config(slicing("Long"))], ("a",), True),
+        ([config(slicing("Long"), from_class=True), config(MULTI_USER)], ("a",), False),
+    ],
+)
+def test_what_weakens_the_walls_between_claims_is_for_classes_only(
+    configs: list[OpaqueConfig], shared: tuple[str, ...], allowed: bool
+) -> None:
+    if allowed:
+        assert effective(configs, {"a": "gpu", "b": "gpu"}, shared)
+        return
+    with pytest.raises(InvalidValueError, match="only a DeviceClass may set it") as caught:
+        effective(configs, {"a": "gpu", "b": "gpu"}, shared)
+    assert caught.value.path == "c.sharing.mpsConfig.multiUser"
