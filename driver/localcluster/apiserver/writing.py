@@ -86,6 +86,7 @@ def carry_over(kind: Resource, new: Object, old: Object, subresource: str) -> No
     """Take from the old object what this kind of update can't change."""
     new["apiVersion"], new["kind"] = kind.api_version, kind.kind
     was = metadata(old)
+    managed = (new.get("metadata") or {}).get("managedFields") or was.get("managedFields")  # of the status, too
     if subresource == "status":
         status = new.get("status")
         kept = {key: clone(value) for key, value in old.items() if key != "status"}
@@ -103,6 +104,6 @@ def carry_over(kind: Resource, new: Object, old: Object, subresource: str) -> No
         meta.pop(name, None)
         if name in was:
             meta[name] = was[name]
-    if "managedFields" in was:
-        meta.setdefault("managedFields", was["managedFields"])
+    if managed:
+        meta["managedFields"] = managed
     meta["resourceVersion"] = was["resourceVersion"]
