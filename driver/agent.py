@@ -107,7 +107,7 @@ class Agent:
         self._pod_events = PodEvents(self._engine.records, api, self._events)
         self._plugin = KubeletPlugin(
             KubeletPaths(plugins=settings.plugins_dir, registry=settings.registry_dir, pod_uid=settings.pod_uid),
-            GatedClaims(self._telemetry.watched(self._engine), self._monitor.ready),
+            self._telemetry.watched(GatedClaims(self._engine, self._monitor.ready)),
             self._metrics,
             warn=lambda reason, message: self._events.emit(reason, message, warning=True),
             health=self._health,
