@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from driver.errors import DriverError, PermanentError
-from driver.localcluster.kubelet.pod_claims import containers_of
+from driver.localcluster.kubelet.pod_claims import by_claim, containers_of
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.objects import Object
@@ -38,11 +38,10 @@ async def admit(services: NodeServices, pod: Object) -> None:
 
 def _unknown(pod: Object, known: dict[str, tuple[int, int]]) -> list[str]:
     """Return the extended resources that neither a device plugin nor a claim gives the pod."""
-    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    by_claim = {(item["containerName"], item["resourceName"]) for item in extended.get("requestMappings") or ()}
+    claimed = by_claim(pod)
     return [
         name
         for container in containers_of(pod)
         for name, quantity in (container.get("resources", {}).get("limits") or {}).items()
-        if "/" in name and str(quantity) != "0" and name not in known and (container["name"], name) not in by_claim
+        if "/" in name and str(quantity) != "0" and name not in known and (container["name"], name) not in claimed
     ]

@@ -16,7 +16,7 @@ from driver.localcluster.apiserver.objects import metadata, name_of
 from driver.localcluster.kubelet.channels import serve
 from driver.localcluster.kubelet.device_grants import Grant, Granted, Grants, merged
 from driver.localcluster.kubelet.device_plugins import DeviceError, DevicePlugin
-from driver.localcluster.kubelet.pod_claims import containers_of
+from driver.localcluster.kubelet.pod_claims import by_claim, containers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,8 +98,11 @@ class DeviceManager(pb_grpc.RegistrationServicer):
         async with self._admission:
             init = {container["name"] for container in pod["spec"].get("initContainers") or ()}
             reusable: dict[str, set[str]] = {}
+            claimed = by_claim(pod)
             for container in containers_of(pod):
                 for resource, count in _wanted(container).items():
+                    if (container["name"], resource) in claimed:
+                        continue
                     if resource in self._plugins or self._grants.held(resource):
                         free = reusable.setdefault(resource, set())
                         devices = await self._allocate(pod, container["name"], resource, count, free)

@@ -50,6 +50,12 @@ def container_requests(pod: Object, container: dict[str, Any]) -> list[tuple[str
     return list(dict.fromkeys(pairs))
 
 
+def by_claim(pod: Object) -> set[tuple[str, str]]:
+    """Return the (container, extended resource) pairs that a claim gives, so that no device plugin is asked."""
+    extended = pod.get("status", {}).get("extendedResourceClaimStatus") or {}
+    return {(item["containerName"], item["resourceName"]) for item in extended.get("requestMappings") or ()}
+
+
 def containers_of(pod: Object) -> list[dict[str, Any]]:
     """Return all containers, init containers first."""
     return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
