@@ -12,6 +12,7 @@ into the driver that hangs delays no event.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 from dataclasses import replace
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 _SECOND_TRY = 0.2  # seconds until what failed is asked again
 _LEAST_GAP = 1.0  # seconds between readings, and between verdicts, however many events come
 _CHECK_PATIENCE = 0.3  # seconds that a reading waits for the check of the GPUs' health before it is passed on without
+_TOGETHER = 0.3  # seconds that the verdict on an event waits for the check that it causes: one change, one Snapshot
 _UNHEALTHY = 5.0  # seconds between checks while a GPU is unhealthy: it shall not wait for long to be seen well again
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0  # seconds, while the inventory as a whole can't be read
 _CHECK = "health checks"  # the object of a problem
@@ -97,6 +99,8 @@ class Monitor:
         self._wanted = asyncio.Event()
         self._unjudged = asyncio.Event()
         self._judged_at = -math.inf
+        self._looked = asyncio.Event()  # since the last event
+        self._looked.set()
         self.ready = asyncio.Event()
 
     @property
@@ -161,6 +165,8 @@ class Monitor:
             finally:
                 check.cancel()
         self._unjudged.set()
+        if not self._wanted.is_set():
+            self._looked.set()
         self._count(found)
         return found
 
@@ -232,6 +238,9 @@ class Monitor:
     async def _keep_judging(self) -> None:
         while True:
             await self._unjudged.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TOGETHER):
+                    await self._looked.wait()
             await asyncio.sleep(max(0.0, self._judged_at + _LEAST_GAP - _now()))
             self._settle()
 
@@ -286,6 +295,7 @@ class Monitor:
             self._wanted.set()  # what happened in between was not heard
 
     def _take(self, event: InventoryEvent) -> None:
+        self._looked.clear()
         if isinstance(event, Xid):
             now, name = _now(), self._name(event.gpu_uuid)
             self._observer.xid(event.xid, name)

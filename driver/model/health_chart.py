@@ -117,7 +117,8 @@ class Chart:
 
     def due(self, rules: Rules, quiet: float) -> float | None:
         """Return the earliest moment at which a check could clear an XID by quiet time."""
-        times = [one.at + quiet for one in self.xids if rules.of_xid(one.xid).severity < Severity.FATAL]
+        fatal = {one for one in self.xids if rules.of_xid(one.xid).severity >= Severity.FATAL and not one.recalled}
+        times = [one.at + quiet for one in self.xids if one not in fatal]
         return min(times, default=None)
 
 
@@ -137,7 +138,7 @@ def _is_over(seen: SeenXid, action: Recovery | None, began: float, rules: Rules,
         return True  # it needed a reset and needs none now, or was gone and is back (H2)
     if action is None:
         return seen.recalled  # this driver can't tell: what an earlier process saw is not held against it for ever
-    return waited and severity < Severity.FATAL
+    return waited and (severity < Severity.FATAL or seen.recalled)  # while no agent ran, nobody saw the reset
 
 
 def _fact(seen: SeenXid) -> Fact:

@@ -6,6 +6,8 @@
 | reset | out of service | the GPU came back from a reset, or says for some quiet time that it needs none |
 | fatal | out of service | the GPU came back from a reset |
 
+What an earlier agent saw may be cleared as if it were of the class reset: its reset may have been while no agent ran.
+
 The XIDs are those that NVIDIA's own tools skip as an application's fault (13, 31, 43, 45, 68, 109), and others by
 NVIDIA's Xid catalog. One that is not here is serious until the GPU says otherwise (H1).
 """

@@ -113,7 +113,7 @@ class Ears:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("_SECOND_TRY", 0.001), ("_LEAST_GAP", 0.001), ("_FIRST_PAUSE", 0.002)):
+    for name, seconds in (("_SECOND_TRY", 0.001), ("_LEAST_GAP", 0.001), ("_FIRST_PAUSE", 0.002), ("_TOGETHER", 0.001)):
         monkeypatch.setattr(f"driver.monitor.{name}", seconds)
 
 

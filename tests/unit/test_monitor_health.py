@@ -41,7 +41,7 @@ ALL_WELL = dict.fromkeys([gpu.uuid for gpu in GPUS], WELL)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SECOND_TRY", "_LEAST_GAP", "_FIRST_PAUSE", "_UNHEALTHY"):
+    for name in ("_SECOND_TRY", "_LEAST_GAP", "_FIRST_PAUSE", "_UNHEALTHY", "_TOGETHER"):
         monkeypatch.setattr(f"driver.monitor.{name}", 0.001)
 
 
@@ -216,6 +216,19 @@ async def test_the_same_xid_again_and_again_is_one_snapshot(ears: Ears, caplog: 
         await until(lambda: inventory.reads > before + 1)
         assert len(seen) == 2
     assert sum("reports XID" in line for line in caplog.text.splitlines()) < 50
+
+
+async def test_an_event_and_what_the_check_after_it_finds_are_one_snapshot(
+    ears: Ears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driver.monitor._TOGETHER", NEVER)
+    inventory = ScriptedInventory([reading(*GPUS)], checks=[ALL_WELL])
+    async with watching(inventory, ears) as (monitor, seen):
+        await until(lambda: ears.counts)
+        inventory.checks = [{**ALL_WELL, "GPU-1": NEEDED}]
+        inventory.queue.put_nowait(Xid(gpu_uuid="GPU-1", xid=79))
+        await until(lambda: len(seen) == 2)
+        assert taints(monitor, "GPU-1") == ["reset-required=", "xid=79"]
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------

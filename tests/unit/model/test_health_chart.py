@@ -79,10 +79,14 @@ def test_a_check_that_began_before_the_event_clears_nothing(xid):
     assert xids(check(chart, WELL, 1000.0)) == [xid]
 
 
-@pytest.mark.parametrize(("report", "cleared"), [(CAN_NOT_TELL, True), (WELL, False)])
-def test_what_an_earlier_process_saw_goes_where_the_driver_can_not_tell(report, cleared):
+@pytest.mark.parametrize(
+    ("report", "began", "cleared"),
+    [(CAN_NOT_TELL, 1, True), (WELL, 1, False), (WELL, 300, True), (NEEDED, 300, False)],
+)
+def test_the_reset_may_have_been_while_no_agent_ran(report, began, cleared):
     chart = seen(FATAL, recalled=True)
-    assert (xids(check(chart, report, 1)) == []) is cleared
+    assert chart.due(RULES, QUIET) == 300
+    assert (xids(check(chart, report, began)) == []) is cleared
 
 
 def test_the_same_xid_again_starts_its_quiet_time_anew():
