@@ -111,8 +111,8 @@ def _sharing(
 
 
 def _daemon_id(claim: ClaimRef, planned: PlannedDevice) -> str:
-    """One daemon per claim; shares of one GPU, which belong to several claims, have one daemon per GPU."""
-    return claim.uid if planned.result.share_id is None else planned.device.gpu.uuid
+    """One daemon per claim; shares of one device, which belong to several claims, have one for the device."""
+    return claim.uid if planned.result.share_id is None else planned.device.name
 
 
 def _daemon(claim: ClaimRef, daemon: str, members: Sequence[tuple[PlannedDevice, Mps]]) -> Iterable[Effect]:

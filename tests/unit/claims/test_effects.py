@@ -391,6 +391,31 @@ async def test_shares_that_agree_share_the_setting_and_the_last_restores_it(benc
     assert bench.hardware.slices["GPU-1"] == 0
 
 
+async def test_what_was_found_is_inherited_from_a_claim_that_is_half_undone(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.claims.add(claim(number, share(number), config=config(SLICING_LONG)))
+    await bench.prepare(1)
+    bench.hardware.fails = {"slice": 1}
+    assert isinstance(await bench.unprepare(1), DriverError)
+    assert isinstance(await bench.prepare(2), tuple)
+    await bench.unprepare(1)
+    await bench.unprepare(2)
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_shares_of_two_partitions_of_one_gpu_have_two_daemons(bench: Bench) -> None:
+    for number in (1, 2):
+        shared = result(part(number), shareID=f"{SHARE}{number}")
+        bench.claims.add(claim(number, shared, config=config(MPS, "MigDeviceConfig")))
+    assert all(isinstance(answer, tuple) for answer in await bench.prepare(1, 2, within=5))
+    made = bench.hardware.instances["GPU-0"]
+    assert {name: spec.devices for name, spec in bench.hardware.daemons.items()} == {
+        part(number): (made[Placement(number, 1)].uuid,) for number in (1, 2)
+    }
+    await bench.unprepare(1, 2)
+    assert bench.hardware.picture() == EMPTY
+
+
 @pytest.mark.parametrize("other", [config(SLICING_SHORT), config(MPS), None])
 async def test_shares_that_disagree_are_refused_and_the_first_keeps_its_setting(bench: Bench, other: Any) -> None:
     bench.claims.add(claim(1, share(1), config=config(SLICING_LONG)))
@@ -408,11 +433,11 @@ async def test_shares_under_mps_have_one_daemon_and_limits_of_their_own(bench: B
     for number in (1, 2):
         bench.claims.add(claim(number, share(number), config=config(MPS)))
     assert all(isinstance(answer, tuple) for answer in await bench.prepare(1, 2))
-    assert list(bench.hardware.daemons) == ["GPU-1"]
+    assert list(bench.hardware.daemons) == ["gpu-1"]
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=20480M" in bench.cdi(1)
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50" in bench.cdi(2)
     await bench.unprepare(1)
-    assert list(bench.hardware.daemons) == ["GPU-1"]
+    assert list(bench.hardware.daemons) == ["gpu-1"]
     await bench.unprepare(2)
     assert bench.hardware.picture() == EMPTY
 
