@@ -152,6 +152,21 @@ def test_changing_mig_and_running_mps_take_privileges():
     assert {"/dev", "/dev/shm"} <= {mount["mountPath"] for mount in container["volumeMounts"]}
 
 
+def test_mps_daemons_outlive_the_agents_container():
+    """It takes the host's pid namespace, its /dev/shm by the same path, and a control group outside the container's."""
+    spec, container = pod_spec(build("overlays/mig-mps")), agent(build("overlays/mig-mps"))
+    settings = load_settings(environ=environment(build("overlays/mig-mps")))
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    assert spec["hostPID"] is True
+    assert settings.mps_cgroup is not None
+    group = mounts[str(settings.mps_cgroup.parent)]
+    assert volumes[group["name"]] == "/sys/fs/cgroup"
+    assert not group.get("readOnly")
+    shared = mounts[str(settings.mps_shm_dir.parent)]
+    assert volumes[shared["name"]] == str(settings.mps_shm_dir.parent)
+
+
 def test_without_privileges_the_toolkit_gives_the_agent_its_device_nodes():
     assert pod_spec(build("overlays/nvidia"))["runtimeClassName"] == "nvidia"
     assert environment(build("overlays/nvidia"))["NVIDIA_VISIBLE_DEVICES"] == "all"
