@@ -1,0 +1,80 @@
+"""What most inference runs today: extended resources, chosen by node labels, served by claims through a DeviceClass."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance import manifests as m
+from tests.conformance.case import uuids
+from tests.conformance.cluster import RESTART_DRIVER
+from tests.conformance.test_workloads import tainted_gpu_nodes
+
+PRODUCT, MEMORY, COUNT = "nvidia.com/gpu.product", "nvidia.com/gpu.memory", "nvidia.com/gpu.count"
+
+
+async def labels_of(case, node):
+    """The labels of a node, as soon as it has those of feature discovery; skip the test where it gets none."""
+    if not case.cluster.can(RESTART_DRIVER):
+        present = (await case.api.get(case.path("Node", node)))["metadata"].get("labels") or {}
+        if PRODUCT not in present:
+            pytest.skip(f"node {node} has no label {PRODUCT}: nobody writes labels in this cluster")
+    found = await case.wait.one(
+        "Node", node, lambda item: PRODUCT in (item["metadata"].get("labels") or {}), "has labels"
+    )
+    return found["metadata"]["labels"]
+
+
+def gpu_label(case, node):
+    """The GPUs of a node's most numerous product, as its labels tell them."""
+    gpus = [gpu for gpu in case.gpus.all if gpu.pool == node]
+    products = [gpu.product for gpu in gpus]
+    chosen = min(set(products), key=lambda name: (-products.count(name), name))
+    return chosen, products.count(chosen)
+
+
+async def test_nodes_are_labelled_with_their_most_numerous_product(case):
+    node = case.gpus.all[0].pool
+    labels = await labels_of(case, node)
+    product, count = gpu_label(case, node)
+    assert labels[PRODUCT] == product.replace(" ", "-")
+    assert int(labels[COUNT]) == count
+    assert int(labels[MEMORY]) > 1000
+
+
+@pytest.mark.gpus(4)
+async def test_a_deployment_of_four_gpus_is_placed_by_labels_and_served_by_a_claim(case):
+    """A model server as charts have it: product, memory, toleration, `nvidia.com/gpu: 4`."""
+    resource = await case.extended_resource()
+    (node,) = {gpu.pool for gpu in case.gpus.require(4)}
+    labels = await labels_of(case, node)
+    if int(labels[COUNT]) < 4 or int(labels[MEMORY]) <= 40000:
+        pytest.skip(f"needs 4 GPUs of more than 40000 MiB; the labels tell of {labels[COUNT]} of {labels[MEMORY]} MiB")
+    large = {"key": MEMORY, "operator": "Gt", "values": ["40000"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [large]}]}
+    spec = m.pod_spec(
+        [],
+        m.container("main", resources={"limits": {resource: "4"}}),
+        nodeSelector={PRODUCT: labels[PRODUCT]},
+        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+    )
+    async with tainted_gpu_nodes(case):
+        await case.create(m.deployment("vllm", spec))
+        await case.wait.one(
+            "Deployment", "vllm", lambda item: item["status"].get("availableReplicas") == 1, "has a pod"
+        )
+        (pod,) = await case.pods("app=vllm")
+        seen = await case.seen(pod["metadata"]["name"], count=4)
+        status = (await case.api.get(case.path("Pod", pod["metadata"]["name"])))["status"]
+        claim = await case.allocated(status["extendedResourceClaimStatus"]["resourceClaimName"])
+    given = [case.gpus.at(one["pool"], one["device"]) for one in claim["status"]["allocation"]["devices"]["results"]]
+    assert len(given) == 4
+    assert seen == uuids(given)
+
+
+async def test_a_pod_that_wants_a_product_that_is_not_there_waits(case):
+    resource = await case.extended_resource()
+    limits = {"limits": {resource: "1"}}
+    spec = {"nodeSelector": {PRODUCT: "NVIDIA-of-no-such-product"}}
+    await case.create(m.pod("pod", [], m.container("main", resources=limits), **spec))
+    message = await case.unschedulable("pod")
+    assert "node affinity/selector" in message
