@@ -26,9 +26,9 @@ class FeatureFile:
 
     known = True
 
-    def __init__(self, path: Path, *, timestamp: bool = True, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, *, now: Callable[[], float] = time.time) -> None:
         self._path = path
-        self._timestamp = timestamp
+        self.timestamp = True
         self._now = now
 
     @property
@@ -54,7 +54,7 @@ class FeatureFile:
                 f"{self._path.parent} is not there: install node-feature-discovery and mount that directory of the "
                 "host (deploy/components/nfd-labels), or let labels be written to the Node"
             )
-        stamp = {TIMESTAMP: str(int(self._now()))} if self._timestamp else {}
+        stamp = {TIMESTAMP: str(int(self._now()))} if self.timestamp else {}
         lines = [f"{key}={value}\n" for key, value in sorted({**labels, **stamp}.items())] if labels else []
         files.write_atomic(self._path, "".join(lines).encode(), mode=0o644, durable=False)
 

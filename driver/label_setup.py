@@ -22,16 +22,16 @@ def make_labels(settings: Settings, client: KubeClient, *, tell: Teller, observe
         Host(settings.sys_root, fake=settings.fake),
         tell=tell,
         observer=observer,
+        timestamp=settings.labels_timestamp == "on",
         remove_at_end=settings.labels_at_exit == "remove",
     )
 
 
 def _place(settings: Settings, client: KubeClient) -> Place:
-    timestamp = settings.labels_timestamp == "on"
     if settings.labels == "nfd":
         from driver.feature_file import FeatureFile
 
-        return FeatureFile(settings.labels_file, timestamp=timestamp)
+        return FeatureFile(settings.labels_file)
     from driver.kube.node_labels import NodeLabels
 
-    return NodeLabels(client, settings.node_name, timestamp=timestamp)
+    return NodeLabels(client, settings.node_name)

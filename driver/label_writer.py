@@ -25,7 +25,12 @@ _SETTLE = 0.05  # seconds in which a burst of changes is awaited
 
 
 class Place(Protocol):
-    """Where labels are written: the Node (kube.node_labels) or a file (feature_file)."""
+    """Where labels are written: the Node (kube.node_labels) or a file (feature_file).
+
+    With `timestamp`, each write says when it was made.
+    """
+
+    timestamp: bool
 
     @property
     def where(self) -> str:
@@ -81,12 +86,20 @@ class LabelWriter:
     """
 
     def __init__(
-        self, place: Place, host: Host, *, tell: Teller, observer: LabelObserver, remove_at_end: bool = False
+        self,
+        place: Place,
+        host: Host,
+        *,
+        tell: Teller,
+        observer: LabelObserver,
+        timestamp: bool = True,
+        remove_at_end: bool = False,
     ) -> None:
         self._place = place
         self._host = host
         self._tell = tell
         self._observer = observer
+        self._timestamp = timestamp
         self._remove_at_end = remove_at_end
         self._snapshot: Snapshot | None = None
         self._config: PluginConfig | None = None
@@ -108,6 +121,7 @@ class LabelWriter:
     def configure(self, config: PluginConfig) -> None:
         """Label it as this config says."""
         self._config = config
+        self._place.timestamp = self._timestamp and not config.flags.gfd.get("no_timestamp")
         self._want()
 
     async def run(self) -> None:

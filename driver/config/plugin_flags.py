@@ -233,7 +233,8 @@ FLAGS = (
     _flag("no_timestamp", "gfd.noTimestamp", "GFD_NO_TIMESTAMP", boolean, _boolean_text),
     _flag("sleep_interval", "gfd.sleepInterval", "GFD_SLEEP_INTERVAL", duration, None,
           "labels follow changes at once, without an interval"),
-    _flag("output_file", "gfd.outputFile", "GFD_OUTPUT_FILE", _absolute),
+    _flag("output_file", "gfd.outputFile", "GFD_OUTPUT_FILE", _absolute, None,
+          "where labels are written are the settings --labels and --labels-file"),
     _flag("machine_type_file", "gfd.machineTypeFile", "GFD_MACHINE_TYPE_FILE", _absolute),
 )  # fmt: skip
 """All flags of the peer, v0.20, that its config file or its environment knows."""

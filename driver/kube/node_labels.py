@@ -36,12 +36,10 @@ log = logging.getLogger(__name__)
 class NodeLabels:
     """The labels of one Node. `follow` keeps what is known of it current; the rest goes by that."""
 
-    def __init__(
-        self, client: KubeClient, node_name: str, *, timestamp: bool = True, now: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, client: KubeClient, node_name: str, *, now: Callable[[], float] = time.time) -> None:
         self._client = client
         self._name = node_name
-        self._timestamp = timestamp
+        self.timestamp = True
         self._now = now
         self._node: JsonObject | None = None
 
@@ -70,7 +68,7 @@ class NodeLabels:
         :raises ApiNotFoundError: it is gone.
         :raises ApiError: they are as before.
         """
-        stamp = {TIMESTAMP: str(int(self._now()))} if labels and self._timestamp else {}
+        stamp = {TIMESTAMP: str(int(self._now()))} if labels and self.timestamp else {}
         try:
             # The UID makes the server refuse where the Node is gone, instead of creating one.
             metadata = {"name": self._name, "uid": self._uid(), "labels": {**labels, **stamp}}

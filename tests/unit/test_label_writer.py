@@ -64,10 +64,8 @@ class Bench:
         return [call for call in self.server.audit.calls if call.writes and call.resource == "nodes"]
 
     @contextlib.asynccontextmanager
-    async def writer(
-        self, spec: str = "h100:2", *, place: Any = None, timestamp: bool = True, **more: Any
-    ) -> AsyncIterator[LabelWriter]:
-        where = place or NodeLabels(self.client, NODE, timestamp=timestamp, now=lambda: 1700000000.9)
+    async def writer(self, spec: str = "h100:2", *, place: Any = None, **more: Any) -> AsyncIterator[LabelWriter]:
+        where = place or NodeLabels(self.client, NODE, now=lambda: 1700000000.9)
         made = LabelWriter(where, Host(self.root, fake=True), tell=self.seen, observer=self.seen, **more)
         made.configure(PluginConfig())
         if spec:
@@ -298,6 +296,14 @@ async def test_what_can_not_be_removed_at_the_end_holds_nothing_up(bench, caplog
 
 async def test_the_timestamp_is_off_if_so_set(bench):
     async with bench.writer(timestamp=False):
+        await bench.until(bench.product)
+    assert TIMESTAMP not in await bench.labels()
+
+
+async def test_the_timestamp_is_off_if_the_peers_config_says_so(bench):
+    async with bench.writer("") as writer:
+        writer.configure(decode_config({"flags": {"gfd": {"noTimestamp": True}}}, "config"))
+        writer.publish(snapshot("l4"))
         await bench.until(bench.product)
     assert TIMESTAMP not in await bench.labels()
 
