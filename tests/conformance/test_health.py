@@ -30,19 +30,32 @@ class Faults:
         await self._run("recover", *gpus)
 
     async def taints(self, gpu, holds) -> dict[str, str]:
-        """Return a GPU's taints by key as soon as they are as wanted: the driver's own keys, with their effects."""
+        """Return the effects of a GPU's taints, by `key` or `key=value`, as soon as they are as wanted."""
 
         def look(items):
-            found = [_taints(item, gpu) for item in items if item["spec"]["pool"]["name"] == gpu.pool]
-            return next((taints for taints in found if taints is not None and holds(taints)), None)
+            found = _taints(items, gpu)
+            return found if found is not None and holds(found) else None
 
         return await self._case.wait.until("ResourceSlice", look, f"the taints of {gpu.name} are as wanted")
+
+    async def out_of_service(self, gpu) -> None:
+        """Wait until a GPU has a taint that counts; an API server without taints must not see it at all."""
+
+        def look(items):
+            found = _taints(items, gpu)
+            return found is None or "NoSchedule" in found.values()
+
+        await self._case.wait.until("ResourceSlice", look, f"{gpu.name} is out of service")
+
+    async def in_service(self, gpu) -> None:
+        """Wait until a GPU is offered, and has no taint that counts."""
+        await self.taints(gpu, lambda taints: not {*taints.values()} - {"None"})
 
     async def none_left(self) -> None:
         """Wait until all GPUs are in service again."""
         await self.recover()
         for gpu in self._case.gpus.all:
-            await self.taints(gpu, lambda taints: "NoSchedule" not in taints.values())
+            await self.in_service(gpu)
 
     async def _run(self, *words: str) -> None:
         process = await asyncio.create_subprocess_exec(
@@ -85,20 +98,30 @@ async def health_of(case, pod, word):
 @pytest.fixture
 async def shows_health(case):
     """Skip where pods don't show the health of what they use (ResourceHealthStatus)."""
+    await _since_1_36(case, "the health of devices in a pod's status")
+
+
+@pytest.fixture
+async def has_taints(case):
+    """Skip where devices have no taints (DRADeviceTaints)."""
+    await _since_1_36(case, "a taint of a device")
+
+
+async def _since_1_36(case, what):
     version = await case.api.get("/version")
     if int(version["minor"].rstrip("+")) < 36:
-        pytest.skip("before 1.36 the health of devices in a pod's status is an alpha feature, and off")
+        pytest.skip(f"before 1.36 {what} is an alpha feature, and off")
 
 
 @pytest.mark.parametrize("fault", ["xid=79", "xid=999", "lost", "row-remap=failed", "ecc=1", "temperature=95"])
 async def test_a_failing_gpu_keeps_new_pods_away_until_it_is_well(case, faults, fault):
     gpu = case.gpus.require(1)[0]
     await faults.inject(gpu.name, fault)
-    await faults.taints(gpu, lambda taints: "NoSchedule" in taints.values())
+    await faults.out_of_service(gpu)
     await pod_on(case, gpu)
     assert "cannot allocate all claims" in await case.unschedulable("pod")
     await faults.recover(gpu.name)
-    await faults.taints(gpu, lambda taints: not taints)
+    await faults.in_service(gpu)
     await case.running("pod")
     assert await case.seen("pod") == {gpu.uuid}
 
@@ -107,13 +130,13 @@ async def test_a_failing_gpu_keeps_new_pods_away_until_it_is_well(case, faults, 
 async def test_other_gpus_stay_in_service(case, faults):
     first, second = case.gpus.require(2)[:2]
     await faults.inject(first.name, "xid=79")
-    await faults.taints(first, bool)
+    await faults.out_of_service(first)
     await pod_on(case, second)
     await case.running("pod")
     assert await case.seen("pod") == {second.uuid}
 
 
-async def test_an_applications_fault_is_told_and_keeps_nobody_away(case, faults):
+async def test_an_applications_fault_is_told_and_keeps_nobody_away(case, faults, has_taints):
     gpu = case.gpus.require(1)[0]
     await faults.inject(gpu.name, "xid=31")
     xid = "gpu.nvidia.com/xid=31"
@@ -123,7 +146,7 @@ async def test_an_applications_fault_is_told_and_keeps_nobody_away(case, faults)
     assert await case.seen("pod") == {gpu.uuid}
 
 
-async def test_a_gpu_without_events_is_not_monitored_and_keeps_nobody_away(case, faults):
+async def test_a_gpu_without_events_is_not_monitored_and_keeps_nobody_away(case, faults, has_taints):
     gpu = case.gpus.require(1)[0]
     await faults.inject(gpu.name, "not-supported=events")
     unmonitored = "gpu.nvidia.com/unmonitored"
@@ -171,7 +194,7 @@ async def test_when_the_driver_stops_health_is_unknown_and_it_comes_back(case, f
 
 @pytest.mark.gpus(2)
 @pytest.mark.needs("restart-driver")
-async def test_a_serious_xid_outlives_the_driver(case, faults):
+async def test_a_serious_xid_outlives_the_driver(case, faults, has_taints):
     gpu = case.gpus.require(1)[0]
     other = case.gpus.require(2)[1]
     await faults.inject(gpu.name, "xid=79")
@@ -195,7 +218,7 @@ async def test_pods_end_while_nvml_is_down_and_start_when_it_is_back(case, fault
     claim = await case.claim_of("first")
     await faults.inject("nvml-down")
     for one in case.gpus.all:
-        await faults.taints(one, lambda taints: taints.get("gpu.nvidia.com/gpu-lost") == "NoSchedule")
+        await faults.out_of_service(one)
     await case.delete("Pod", "first")
     await case.unprepared(claim)
     await pod_on(case, gpu, "second")
@@ -205,7 +228,7 @@ async def test_pods_end_while_nvml_is_down_and_start_when_it_is_back(case, fault
 
 
 @pytest.mark.driver(unhealthy_effect="NoExecute")
-async def test_serious_faults_evict_if_that_was_asked_for(case, faults):
+async def test_serious_faults_evict_if_that_was_asked_for(case, faults, has_taints):
     gpu = case.gpus.require(1)[0]
     await pod_on(case, gpu)
     await case.running("pod")
@@ -216,11 +239,13 @@ async def test_serious_faults_evict_if_that_was_asked_for(case, faults):
     await case.unprepared(claim)
 
 
-def _taints(item, gpu):
-    for device in item["spec"].get("devices") or ():
-        if device["name"] == gpu.name:
-            return {
-                one["key"] + (f"={one['value']}" if one.get("value") else ""): one["effect"]
-                for one in device.get("taints") or ()
-            }
+def _taints(items, gpu):
+    """Return a GPU's taints; None while it is not offered."""
+    for item in items:
+        for device in item["spec"].get("devices") or ():
+            if device["name"] == gpu.name and item["spec"]["pool"]["name"] == gpu.pool:
+                return {
+                    one["key"] + (f"={one['value']}" if one.get("value") else ""): one["effect"]
+                    for one in device.get("taints") or ()
+                }
     return None
