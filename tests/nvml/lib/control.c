@@ -4,7 +4,7 @@
  *   fail <function> <code> <gpu> [<times>]   the function (or *) returns the code, for ever or so many times
  *   hang <function> <gpu>                    the function does not return while this line is there
  *   alias <gpu> <uuid> <calls>               after so many honest answers the GPU says another UUID
- *   set <gpu> <name> <value>                 what the GPU's health queries answer (see health.c)
+ *   set <gpu> <name> <value>                 what the GPU's queries answer (see health.c, usage.c)
  *   event <gpu> <type> <data> <gi> <ci>      an event; each line is delivered once, in order
  */
 #include <dlfcn.h>

@@ -147,21 +147,35 @@ API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(void *handle, int *major, in
     return SUCCESS;
 }
 
+/* How much memory a GPU or a MIG device has, and how much is in use. */
+static nvmlReturn_t memory_of(const char *function, void *handle, u64 *total, u64 *used)
+{
+    struct ci *ci = handle;
+    struct gpu *gpu = ci && ci->kind == KIND_CI ? ci->gi->gpu : as_gpu(handle);
+    if (!node.initialized) return UNINITIALIZED;
+    if (!gpu) return INVALID_ARGUMENT;
+    nvmlReturn_t result = fault(function, gpu->index);
+    if (result != SUCCESS) return result;
+    *total = ci->kind == KIND_CI ? ci->gi->profile->mib << 20 : gpu->memory;
+    *used = (u64)setting(gpu->index, ci->kind == KIND_CI ? "mig_used" : "used", 0) << 20;
+    return *total ? SUCCESS : NOT_SUPPORTED;
+}
+
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(void *handle, memory_v1 *memory)
 {
-    BEGIN_GPU(handle);
-    if (!gpu->memory) return NOT_SUPPORTED;
-    *memory = (memory_v1){gpu->memory, gpu->memory, 0};
-    return SUCCESS;
+    u64 total = 0, used = 0;
+    nvmlReturn_t result = memory_of(__func__, handle, &total, &used);
+    if (result == SUCCESS) *memory = (memory_v1){total, total - used, used};
+    return result;
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(void *handle, memory_v2 *memory)
 {
-    BEGIN_GPU(handle);
+    u64 total = 0, used = 0;
     if (memory->version != MEMORY_V2) return ARGUMENT_VERSION_MISMATCH;
-    if (!gpu->memory) return NOT_SUPPORTED;
-    *memory = (memory_v2){MEMORY_V2, gpu->memory, 0, gpu->memory, 0};
-    return SUCCESS;
+    nvmlReturn_t result = memory_of(__func__, handle, &total, &used);
+    if (result == SUCCESS) *memory = (memory_v2){MEMORY_V2, total, 0, total - used, used};
+    return result;
 }
 
 API nvmlReturn_t nvmlDeviceGetAddressingMode(void *handle, addressing_v1 *mode)

@@ -78,14 +78,34 @@ API nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(void *handle, u32 link, u32 cou
     return SUCCESS;
 }
 
+/* Counters of a GPU's use; drivers without a field say so for that field alone. */
+static const struct { u32 field; const char *name; } counters[] = {
+    {3, "ecc_corrected"}, {4, "ecc"}, {5, "ecc_corrected_ever"}, {6, "ecc_ever"}, {82, "memory_temperature"},
+    {83, "energy"}, {138, "nvlink_sent"}, {139, "nvlink_received"}, {197, "pcie_sent"}, {198, "pcie_received"},
+};
+
+static nvmlReturn_t field(struct gpu *gpu, field_value *out)
+{
+    enum { ABSENT = -1, U32 = 1, U64 = 3 };
+    if (out->field == RECOVERY_ACTION) {
+        out->type = U32;
+        out->value.u = (u32)setting(gpu->index, "recovery", 0);
+        return (nvmlReturn_t)setting(gpu->index, "recovery_result", SUCCESS);
+    }
+    for (size_t i = 0; i < sizeof counters / sizeof *counters; i++) {
+        if (counters[i].field != out->field) continue;
+        long value = setting(gpu->index, counters[i].name, ABSENT);
+        if (value == ABSENT) return NOT_SUPPORTED;
+        out->type = U64;
+        out->value.ull = (u64)value;
+        return SUCCESS;
+    }
+    return NOT_SUPPORTED;
+}
+
 API nvmlReturn_t nvmlDeviceGetFieldValues(void *handle, int count, field_value *values)
 {
     BEGIN_GPU(handle);
-    for (int i = 0; i < count; i++) {
-        values[i].result = values[i].field == RECOVERY_ACTION ? SUCCESS : NOT_SUPPORTED;
-        if (values[i].result != SUCCESS) continue;
-        values[i].result = (nvmlReturn_t)setting(gpu->index, "recovery_result", SUCCESS);
-        values[i].value.u = (u32)setting(gpu->index, "recovery", 0);
-    }
+    for (int i = 0; i < count; i++) values[i].result = field(gpu, &values[i]);
     return SUCCESS;
 }
