@@ -31,7 +31,7 @@ class InvalidValueError(PermanentError):
     """
 
     def __init__(self, path: str, value: object, allowed: str) -> None:
-        super().__init__(f"{path}: invalid value {_shown(value)}: {allowed}")
+        super().__init__(f"{_printable(path)}: invalid value {_shown(value)}: {allowed}")
         self.path = path
         self.value = value
         self.allowed = allowed
@@ -141,6 +141,11 @@ class ApiGoneError(ApiError, TemporaryError):
 
 class ApiInvalidError(ApiError, PermanentError):
     """400, 415, 422 and other 4xx: the server will not take this object."""
+
+
+def _printable(path: str) -> str:
+    """Escape what would start a line of its own in a log: keys in a path are somebody's words."""
+    return path if path.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in path)
 
 
 def _shown(value: object) -> str:

@@ -72,7 +72,7 @@ def decode(claim: Mapping[str, Any], ref: ClaimRef) -> Allocation:
             f"claim {ref} was replaced by another one of the same name (uid {found}): "
             "the pod belongs to the old claim; delete the pod"
         )
-    allocation = _object(claim, "status", "", optional=True).get("allocation")
+    allocation = _object(_object(claim, "status", "", optional=True), "allocation", "status", optional=True)
     if not allocation:
         raise ClaimRefusedError(f"claim {ref} is not allocated: wait for the scheduler, or see `kubectl describe pod`")
     devices = _object(allocation, "devices", "status.allocation", optional=True)

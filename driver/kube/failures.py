@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import (
@@ -72,6 +73,7 @@ def _retry_after(header: str | None, value: Mapping[str, Any]) -> float | None:
     details = value.get("details")
     seconds = header if header is not None else details.get("retryAfterSeconds") if isinstance(details, dict) else None
     try:
-        return min(max(float(seconds), 0.0), _LONGEST_WAIT) if seconds is not None else None
+        wait = float(seconds) if seconds is not None else math.nan
     except (TypeError, ValueError):
         return None  # an HTTP date: the caller's own backoff will do
+    return None if math.isnan(wait) else min(max(wait, 0.0), _LONGEST_WAIT)

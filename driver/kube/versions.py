@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from driver.errors import ApiInvalidError
+
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 """The versions that the driver speaks, best first."""
 
 JsonObject = dict[str, Any]
+
+_SHOWN = 200  # characters of an object in a message
 
 
 def to_version(item: JsonObject, version: str) -> JsonObject:
@@ -21,8 +25,23 @@ def to_version(item: JsonObject, version: str) -> JsonObject:
 
 
 def from_version(item: JsonObject, version: str) -> JsonObject:
-    """Return a ResourceSlice of `version` as v1 has it."""
+    """Return a ResourceSlice of `version` as v1 has it.
+
+    :raises ApiInvalidError: it is none, so that what answered is no API server.
+    """
+    if not _is_slice(item):
+        raise ApiInvalidError(f"an object that is no ResourceSlice came instead of one: {str(item)[:_SHOWN]}")
     return _converted(item, "v1", _unwrap if version == "v1beta1" else None)
+
+
+def _is_slice(item: JsonObject) -> bool:
+    spec = item.get("spec") or {}  # a bookmark has none
+    devices = (spec.get("devices") or []) if isinstance(spec, dict) else None
+    return (
+        isinstance(item.get("metadata", {}), dict)
+        and isinstance(devices, list)
+        and all(isinstance(one, dict) for one in devices)
+    )
 
 
 def _converted(item: JsonObject, version: str, change: Any) -> JsonObject:
@@ -38,4 +57,5 @@ def _wrap(device: JsonObject) -> JsonObject:
 
 
 def _unwrap(device: JsonObject) -> JsonObject:
-    return {"name": device.get("name"), **(device.get("basic") or {})}
+    basic = device.get("basic")
+    return {"name": device.get("name"), **(basic if isinstance(basic, dict) else {})}

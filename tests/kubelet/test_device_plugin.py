@@ -320,6 +320,7 @@ async def test_two_instances_have_sockets_of_their_own(short_tmp: Path, kubelet:
     async with first.running(), second.running():
         await offered(first, kubelet, snapshot("h100:2"))
         await offered(second, kubelet, snapshot("h100:2"))
+        await until(lambda: first.heard.registered and second.heard.registered)
         assert len(list(first.directory.glob("nvidia-gpu-*.sock"))) == 2
 
 

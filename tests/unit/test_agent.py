@@ -363,6 +363,7 @@ async def test_idle_means_no_write(node: Node) -> None:
     async with agent(node, resync_interval="1s") as process:
         await node.register()
         await until(lambda: nothing_missing(process))
+        await until(lambda: node.api.audit.counts["patch", "nodes"])  # the labels
         before = len(node.api.audit.calls)
         reads = (await process.get("/metrics"))[1]
         stamp = next(line for line in reads.splitlines() if line.startswith("gpu_dra_inventory_read_timestamp"))
