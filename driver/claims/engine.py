@@ -17,11 +17,12 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from driver.claims import allocation
 from driver.claims.effect import gpus_of
 from driver.claims.recording import daemons
+from driver.claims.retry import Retry
 from driver.claims.state import (
     Abandon,
     Answer,
@@ -60,10 +61,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 5.0
-"""Seconds between tries within one call; doubled each time."""
-
 
 class ClaimSource(Protocol):
     """Where claims are read from (`driver.kube.resources.ResourceApi`)."""
@@ -100,16 +97,21 @@ class ClaimEngine:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="claims")
         self._queue: list[tuple[Operation, asyncio.Future[Outcome]]] = []
         self._worker: asyncio.Task[None] | None = None
-        self._released = asyncio.Event()
+        self._retry = Retry(state.waits_for)
 
-    async def prepare(self, refs: Sequence[ClaimRef], *, deadline: float) -> dict[str, Answer | DriverError]:
-        """Prepare claims; each UID has its answer or its error. `deadline` is in the event loop's time."""
-        since = time.monotonic_ns()
+    async def prepare(
+        self, refs: Sequence[ClaimRef], *, deadline: float, since: int | None = None
+    ) -> dict[str, Answer | DriverError]:
+        """Prepare claims; each UID has its answer or its error. `deadline` is in the event loop's time.
+
+        `since` is when the call came (CLOCK_MONOTONIC, ns), if that was not now: what was unprepared later stays so.
+        """
+        began = time.monotonic_ns() if since is None else since
 
         async def one(ref: ClaimRef) -> Answer | DriverError:
             try:
                 _check(ref)
-                return await self._retrying(lambda: self._prepare_once(ref, since), deadline)
+                return await self._retry.until(deadline, lambda: self._prepare_once(ref, began))
             except DriverError as exc:
                 return exc
 
@@ -121,7 +123,7 @@ class ClaimEngine:
         async def one(ref: ClaimRef) -> DriverError | None:
             try:
                 names.check_uid(ref.uid)
-                return await self._retrying(lambda: self._unprepare_once(Unprepare(claim=ref)), deadline)
+                return await self._retry.until(deadline, lambda: self._unprepare_once(Unprepare(claim=ref)))
             except DriverError as exc:
                 return exc
 
@@ -219,8 +221,7 @@ class ClaimEngine:
 
     async def _unprepare_once(self, operation: Unprepare) -> None:
         await self._release(operation)
-        self._released.set()
-        self._released = asyncio.Event()
+        self._retry.wake()
 
     async def _contest(self, held: DeviceHeldError) -> None:
         """Return if the holder could be given up: it is gone, and no pod uses it.
@@ -363,34 +364,6 @@ class ClaimEngine:
 
     async def _on_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
-
-    async def _retrying(self, attempt: Callable[[], Awaitable[T]], deadline: float) -> T:
-        """Try until it works, fails for good, or the deadline is too near for another try."""
-        loop = asyncio.get_running_loop()
-        pause, last = FIRST_PAUSE, TemporaryError("no answer within the call's deadline")
-        try:
-            async with asyncio.timeout_at(deadline):
-                while True:
-                    try:
-                        return await attempt()
-                    except TemporaryError as exc:
-                        last = exc
-                    wait = max(pause, getattr(last, "retry_after", None) or 0.0)
-                    if loop.time() + wait >= deadline:
-                        raise last
-                    log.info("Trying again in %.1f s: %s", wait, last)
-                    await self._pause(wait)
-                    pause = min(pause * 2, LONGEST_PAUSE)
-        except TimeoutError:
-            raise last from None
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait; a release of any claim ends the wait, as it may be what this one waits for."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._released.wait()
-        except TimeoutError:
-            pass
 
 
 def _check(ref: ClaimRef) -> None:

@@ -28,22 +28,30 @@ _SLOT: Final = 160  # bytes: a UID of at most 128, a moment of at most 20 digits
 class LockFile:
     """A context manager that excludes the node's other instances while it is entered.
 
-    One per instance, used from one thread. All else may only be called while it is held.
+    One per instance, used from one thread. All else may only be called while it is held, except `waiting`.
+    `lost` is set when the file was removed under us, maybe with its directory; whoever deals with that resets it.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
+        self.lost = False
+        self.waiting = False
         self._handle = -1
 
     def __enter__(self) -> LockFile:
-        """Wait for the lock.
+        """Wait for the lock; its directory is made if it is missing.
 
         :raises StorageError: the file can't be opened.
         """
-        if self._handle < 0 or os.fstat(self._handle).st_nlink == 0:  # not opened yet, or removed under us
-            self._open()
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
-        return self
+        while True:
+            if self._handle < 0:
+                self._handle = self._open()
+            self._take()
+            if os.fstat(self._handle).st_nlink:
+                return self
+            self.lost = True  # removed under us: others lock another file by now
+            os.close(self._handle)
+            self._handle = -1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -63,27 +71,42 @@ class LockFile:
         try:
             os.pwrite(self._handle, entry.ljust(_SLOT - 1) + b"\n", position - position % _SLOT)
         except OSError as exc:
-            raise StorageError(f"cannot write {self._path}: {exc.strerror or exc}") from exc
+            raise StorageError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
 
     def buried_at(self, uid: str) -> int:
-        """Return the moment of the claim's last unprepare (CLOCK_MONOTONIC, ns), 0 if it is not remembered."""
+        """Return the moment of the claim's last unprepare (CLOCK_MONOTONIC, ns), 0 if it is not remembered.
+
+        :raises StorageError: the file can't be read.
+        """
         tombs = self._read()
         position = tombs.find(uid.encode() + b" ")
         if position < 0 or position % _SLOT:
             return 0
         return _moment(tombs[position : position + _SLOT])
 
-    def _read(self) -> bytes:
-        return os.pread(self._handle, SLOTS * _SLOT, 0)
-
-    def _open(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+    def _take(self) -> None:
         try:
-            self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.waiting = True
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX)
+            finally:
+                self.waiting = False
+
+    def _read(self) -> bytes:
+        try:
+            return os.pread(self._handle, SLOTS * _SLOT, 0)
         except OSError as exc:
-            raise StorageError(f"cannot open {self._path}: {exc.strerror or exc}") from exc
+            raise StorageError(f"cannot read {self.path}: {exc.strerror or exc}") from exc
+
+    def _open(self) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return os.open(self.path, flags, 0o600)
+        except OSError as exc:
+            raise StorageError(f"cannot open {self.path}: {exc.strerror or exc}") from exc
 
 
 def _oldest(tombs: bytes) -> int:

@@ -15,7 +15,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from driver.claims.effect import Effect, Key, is_found, with_found
+from driver.claims.effect import Effect, Key, MpsDaemon, Partition, is_found, with_found
 from driver.claims.holding import Holding, holding_of
 from driver.claims.plan import make_plan
 from driver.claims.record import PreparedDevice, Record
@@ -153,6 +153,11 @@ class ClaimState:
         self._node = node
         self._pool = pool
         self._boot_id = boot_id
+
+    def waits_for(self) -> str:
+        """Say what `run` waits for at this moment, on any thread; empty for nothing."""
+        path = self._store.lock.path
+        return f"another process holds {path}: is an instance of the driver hung?" if self._store.lock.waiting else ""
 
     def run(self, operations: Sequence[Operation]) -> list[Outcome]:
         """Do the operations in order, under the lock; each has its own outcome.
@@ -378,8 +383,16 @@ def _undo(record: Record, effects: tuple[Effect, ...], writes: list[Record]) -> 
 
 
 def _known(others: Iterable[Record]) -> dict[Key, Effect]:
-    """Return the effects that other claims have already, as recorded: what was found before, what was made."""
-    return {effect.key: effect for other in others if other.ready for effect in other.effects if is_found(effect)}
+    """Return the effects that other claims have already, as recorded: what was found before, what was made.
+
+    What was found stays true while another claim is being undone; what was made does not.
+    """
+    return {
+        effect.key: effect
+        for other in others
+        for effect in other.effects
+        if is_found(effect) and (other.ready or not isinstance(effect, Partition | MpsDaemon))
+    }
 
 
 def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:

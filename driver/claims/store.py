@@ -12,6 +12,7 @@ the engine's own thread.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 
 _FRESH_NS = 100_000_000
 """A directory changed more recently than this may change again within one tick of the kernel's clock: look again."""
+
+_NOT_ITS_FAULT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What says something about this process or node, nothing about the record: no reason to put it aside."""
 
 _Signature = tuple[int, int, int]
 
@@ -88,6 +92,8 @@ class RecordStore:
 
         :raises StorageError: the directory can't be read.
         """
+        if self.lock.lost:
+            self._write_again()
         present = self._scan()
         for uid in self._signatures.keys() - present.keys():
             del self._signatures[uid]
@@ -133,6 +139,16 @@ class RecordStore:
         if entry is not None and entry.path.parent == self._quarantine:
             with contextlib.suppress(OSError):
                 entry.path.rename(entry.path.with_name(f"{entry.path.name}.settled"))
+
+    def _write_again(self) -> None:
+        """Write what we know after the directory was removed under us: its claims still hold their devices."""
+        self.prepare_directories()
+        lost = [record for uid, record in self._records.items() if not self._path(uid).exists()]
+        if lost:
+            log.error("%s was removed: writing the records of %d claims again", self.directory, len(lost))
+        for error in self.put(lost).values():
+            raise error
+        self.lock.lost = False
 
     def _path(self, uid: str) -> Path:
         return self.directory / f"{names.check_uid(uid)}.json"
@@ -202,6 +218,8 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(codec.MAX_BYTES + 1)
     except OSError as exc:
+        if exc.errno in _NOT_ITS_FAULT:
+            raise StorageError(f"cannot read {path}: {exc.strerror}") from exc
         raise RecordError(f"it can't be read: {exc.strerror or exc}") from exc
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Protocol
 
 from driver.errors import DeviceNotReadyError
 
@@ -13,7 +14,20 @@ if TYPE_CHECKING:
     from driver.claims.allocation import ClaimRef
     from driver.claims.record import PreparedDevice
     from driver.errors import DriverError
-    from driver.kubelet.dra import ClaimService
+
+
+class DatedClaims(Protocol):
+    """A claim service (`kubelet.dra`) that can be told when a call came."""
+
+    async def prepare(
+        self, refs: Sequence[ClaimRef], *, deadline: float, since: int | None = None
+    ) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
+        """Prepare claims for a call that came at `since` (CLOCK_MONOTONIC, ns)."""
+        ...
+
+    async def unprepare(self, refs: Sequence[ClaimRef], *, deadline: float) -> Mapping[str, DriverError | None]:
+        """Undo what was prepared."""
+        ...
 
 
 class GatedClaims:
@@ -23,21 +37,22 @@ class GatedClaims:
     of 'no such device' then would cost the pod another 70 s.
     """
 
-    def __init__(self, claims: ClaimService, ready: asyncio.Event) -> None:
+    def __init__(self, claims: DatedClaims, ready: asyncio.Event) -> None:
         self._claims = claims
         self._ready = ready
 
     async def prepare(
         self, refs: Sequence[ClaimRef], *, deadline: float
     ) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
-        """Prepare claims as soon as the GPUs are known."""
+        """Prepare claims as soon as the GPUs are known; those that are unprepared meanwhile stay so (S10)."""
+        since = time.monotonic_ns()
         try:
             async with asyncio.timeout_at(deadline):
                 await self._ready.wait()
         except TimeoutError:
             error = DeviceNotReadyError("the GPU driver has not told yet which GPUs there are; see the agent's log")
             return {ref.uid: error for ref in refs}
-        return await self._claims.prepare(refs, deadline=deadline)
+        return await self._claims.prepare(refs, deadline=deadline, since=since)
 
     async def unprepare(self, refs: Sequence[ClaimRef], *, deadline: float) -> Mapping[str, DriverError | None]:
         """Undo what was prepared."""

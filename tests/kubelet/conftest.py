@@ -45,6 +45,7 @@ class ScriptedClaims:
     outcomes: dict[str, Any] = field(default_factory=dict)
     calls: list[tuple[str, tuple[ClaimRef, ...]]] = field(default_factory=list)
     deadlines: list[float] = field(default_factory=list)
+    since: int | None = None
     gate: asyncio.Event | None = None
     during: Callable[[], None] | None = None
     cancelled: int = 0
@@ -52,8 +53,9 @@ class ScriptedClaims:
     most_together: int = 0
 
     async def prepare(
-        self, refs: Sequence[ClaimRef], *, deadline: float
+        self, refs: Sequence[ClaimRef], *, deadline: float, since: int | None = None
     ) -> dict[str, tuple[PreparedDevice, ...] | DriverError]:
+        self.since = since
         await self._enter("prepare", refs, deadline)
         return {ref.uid: self.outcomes.get(ref.uid, (prepared(ref.uid),)) for ref in refs if ref.uid not in self._mute}
 

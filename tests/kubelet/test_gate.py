@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from driver.claims.allocation import ClaimRef
 from driver.errors import DeviceNotReadyError
@@ -34,6 +35,19 @@ async def test_prepare_gives_up_at_the_deadline(claims: ScriptedClaims) -> None:
 
 async def test_K2_unprepare_never_waits(claims: ScriptedClaims) -> None:
     assert await GatedClaims(claims, asyncio.Event()).unprepare(REFS, deadline=soon(30)) == {"u1": None, "u2": None}
+
+
+async def test_S10_what_is_unprepared_while_a_prepare_waits_is_later_than_it(claims: ScriptedClaims) -> None:
+    ready = asyncio.Event()
+    gated = GatedClaims(claims, ready)
+    call = asyncio.create_task(gated.prepare(REFS, deadline=soon(30)))
+    await asyncio.sleep(0)
+    unprepared = time.monotonic_ns()
+    await gated.unprepare(REFS, deadline=soon(30))
+    ready.set()
+    await call
+    assert claims.since is not None
+    assert claims.since < unprepared
 
 
 async def test_a_cancelled_prepare_stops_waiting(claims: ScriptedClaims) -> None:

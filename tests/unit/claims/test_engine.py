@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -354,6 +355,18 @@ async def test_S10_an_unprepare_during_a_retrying_prepare_leaves_no_ghost(harnes
     assert harness.node.leftovers() == []
 
 
+async def test_S10_a_prepare_that_came_before_the_unprepare_but_began_after_it_leaves_no_ghost(
+    harness: Harness,
+) -> None:
+    harness.claims.add(claim(1, result("gpu-0")))
+    came = time.monotonic_ns()
+    await harness.unprepare(1)
+    answers = await harness.engine.prepare([ref(1)], deadline=deadline(5), since=came)
+    assert isinstance(answers[uid(1)], SupersededError)
+    assert harness.node.leftovers() == []
+    assert devices(await harness.prepare(1)) == ["gpu-0"]
+
+
 async def test_S10_holds_across_instances_too(node: Node, claims: Claims) -> None:
     claims.add(claim(1, result("gpu-0")))
     claims.errors = [ApiUnavailableError("connection refused")]
@@ -452,12 +465,25 @@ async def test_S13_a_cdi_directory_that_can_not_be_written_consumes_nothing(harn
     assert devices(await harness.prepare(2)) == ["gpu-0"]
 
 
-async def test_a_claims_directory_that_vanished_is_an_error_not_a_crash(harness: Harness) -> None:
+async def test_a_claims_directory_that_vanished_is_made_again_and_no_device_is_forgotten(harness: Harness) -> None:
+    for number in (1, 2, 3):
+        harness.claims.add(claim(number, result("gpu-1" if number == 3 else "gpu-0")))
+    await harness.prepare(1)
+    shutil.rmtree(harness.node.claims_dir)
+    assert isinstance(await harness.prepare(2), DeviceHeldError)
+    assert devices(await harness.prepare(3)) == ["gpu-1"]
+    assert await harness.unprepare(1, 3) == [None, None]
+    assert harness.node.leftovers() == []
+
+
+async def test_a_claims_directory_that_can_not_be_made_again_is_an_error_not_a_crash(harness: Harness) -> None:
     harness.claims.add(claim(1, result("gpu-0")))
     shutil.rmtree(harness.node.claims_dir)
-    answer = await harness.prepare(1, within=0.3)
-    assert isinstance(answer, StorageError)
+    harness.node.claims_dir.write_text("in the way")
+    assert isinstance(await harness.prepare(1, within=0.3), StorageError)
+    harness.node.claims_dir.unlink()
     assert harness.node.leftovers() == []
+    assert devices(await harness.prepare(1)) == ["gpu-0"]
 
 
 async def test_S6_a_record_of_another_boot_is_void_and_rebuilt(node: Node, claims: Claims) -> None:

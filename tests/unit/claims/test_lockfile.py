@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -77,7 +78,41 @@ def test_a_file_that_was_removed_is_made_again_and_still_excludes(tmp_path: Path
 
 
 def test_bad_paths_and_names_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="cannot open"), LockFile(tmp_path / "no" / "lock"):
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="cannot open"), LockFile(tmp_path / "file" / "lock"):
         pass
     with LockFile(tmp_path / "lock") as lock, pytest.raises(InvalidValueError):
         lock.bury("a b")
+
+
+def test_a_file_that_is_removed_while_it_is_waited_for_is_no_lock(tmp_path: Path) -> None:
+    mine, theirs = LockFile(tmp_path / "d" / "lock"), LockFile(tmp_path / "d" / "lock")
+    entered, done = threading.Event(), threading.Event()
+
+    def enter() -> None:
+        with theirs:
+            entered.set()
+            done.wait(10)
+
+    thread = threading.Thread(target=enter)
+    with mine:
+        thread.start()
+        while not theirs.waiting:
+            assert thread.is_alive()
+        (tmp_path / "d" / "lock").unlink()
+        (tmp_path / "d").rmdir()
+    assert entered.wait(10)
+    assert theirs.lost
+    assert not theirs.waiting
+    assert (tmp_path / "d" / "lock").stat().st_ino
+    done.set()
+    thread.join()
+
+
+def test_a_lock_that_is_no_file_is_a_storage_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lock")
+    with LockFile(tmp_path / "lock") as lock:
+        with pytest.raises(StorageError, match="cannot read"):
+            lock.buried_at("a")
+        with pytest.raises(StorageError, match="cannot read"):
+            lock.bury("a")

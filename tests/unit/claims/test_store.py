@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import shutil
 import threading
 from typing import TYPE_CHECKING
 
@@ -68,11 +70,59 @@ def test_a_missing_directory_is_a_storage_error(tmp_path: Path) -> None:
     store = RecordStore(tmp_path / "nowhere")
     with pytest.raises(StorageError, match="nowhere"):
         store.refresh()
-    with pytest.raises(StorageError), store.lock:
-        pass
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot make"):
         RecordStore(tmp_path / "file" / "claims").prepare_directories()
+
+
+def test_a_directory_that_is_removed_under_the_driver_is_made_again_with_all_that_is_known(store: RecordStore) -> None:
+    with store.lock:
+        store.put([record(1), record(2)])
+    shutil.rmtree(store.directory)
+    with store.lock:
+        store.refresh()
+        assert set(store.records) == {uid(1), uid(2)}
+        store.drop([uid(1)])
+    other = RecordStore(store.directory)
+    with other.lock:
+        other.refresh()
+        assert set(other.records) == {uid(2)}
+        store.refresh()
+        assert set(store.records) == {uid(2)}
+
+
+def test_what_can_not_be_written_again_is_not_forgotten(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with store.lock:
+        store.put([record(1)])
+    shutil.rmtree(store.directory)
+    full = StorageError("no space left on device")
+    monkeypatch.setattr("driver.files.write_all", lambda contents: dict.fromkeys(contents, full))
+    with store.lock, pytest.raises(StorageError, match="no space left"):
+        store.refresh()
+    monkeypatch.undo()
+    with store.lock:
+        store.refresh()
+        assert set(store.records) == {uid(1)}
+
+
+def test_a_process_without_file_handles_left_does_not_put_records_aside(
+    store: RecordStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.lock:
+        store.put([record(1)])
+    other = RecordStore(store.directory)
+    with other.lock:
+        monkeypatch.setattr("pathlib.Path.open", _no_handles)
+        with pytest.raises(StorageError, match="Too many open files"):
+            other.refresh()
+        monkeypatch.undo()
+        other.refresh()
+        assert set(other.records) == {uid(1)}
+        assert not other.quarantined
+
+
+def _no_handles(path: Path, mode: str) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 def test_a_uid_never_becomes_another_path(store: RecordStore) -> None:
