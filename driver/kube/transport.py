@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from driver.kube.config import ClusterConfig
 
 LARGEST_ANSWER = 64 << 20  # bytes
+_CONNECTIONS = 32  # at once; each costs some 300 KiB with TLS, and a burst's stay open for a while
 _FIRST_ANSWER = 30.0  # seconds until a watch has its headers
 
 
@@ -38,7 +39,7 @@ class Transport:
         self._timeout = aiohttp.ClientTimeout(total=timeout)
         self._stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=120, socket_factory=_socket),
+            connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=120, socket_factory=_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             proxy=cluster.proxy,

@@ -98,6 +98,24 @@ async def test_creating_twice_is_a_conflict(client: KubeClient) -> None:
     assert caught.value.reason == "AlreadyExists"
 
 
+async def test_a_burst_of_calls_takes_no_more_than_its_share_of_connections(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_CONNECTIONS", 2)
+    client = KubeClient.from_kubeconfig(server.kubeconfig)
+    hold = asyncio.Event()
+    fault = server.faults.add(Fault.on("list", "nodes", until=hold))
+    calls = [asyncio.create_task(client.list(NODES)) for _ in range(6)]
+    while fault.hits < 2:
+        await asyncio.sleep(0)
+    done, _ = await asyncio.wait(calls, timeout=0.05)
+    assert not done
+    assert fault.hits == 2
+    hold.set()
+    assert len(await asyncio.gather(*calls)) == 6
+    await client.aclose()
+
+
 async def test_calls_share_kept_connections(server: ApiServer, client: KubeClient, monkeypatch: Any) -> None:
     opened = []
     real = transport._socket
