@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.benchmarks import agent, fragmentation
+from hack.benchmarks import agent, fragmentation, health
 from hack.benchmarks.device_plugin import device_plugin
 from hack.benchmarks.partitions import partitions
 from hack.benchmarks.report import Report
@@ -24,6 +24,7 @@ USUAL = {
     **agent.PARTS,
     "partitions": "slices of 16 H100 with all placements: built, published, and changed by a claim",
     "device-plugin": "Allocate beside an empty call, the list of 1,000 replicas, preferred sets, memory",
+    "health": "from a fault to the slice and the kubelet's stream, and what a storm of events writes",
 }
 FURTHER = {
     "scale": "API requests per node and per claim on 100, 300 and 1,000 nodes (2 minutes)",
@@ -41,6 +42,8 @@ async def run(arguments: argparse.Namespace) -> Report:
         await partitions(report)
     if "device-plugin" in parts:
         await device_plugin(report, arguments.rounds)
+    if "health" in parts:
+        await health.measure(report, min(arguments.rounds, 20))
     if "scale" in parts:
         await scale(report, arguments.nodes, arguments.claims_per_node)
     if "fragmentation" in parts:
