@@ -12,34 +12,31 @@ The daemon lives on when the agent ends, and is found again by `adopt`. In a con
 kills what is left in the container's pid namespace and control group, so the pod needs `hostPID`, and `cgroup` has to
 be a group outside; that also keeps the servers' memory out of the agent's limit. Else the daemon ends with its agent's
 container, and so do its clients' CUDA contexts; the next agent's `adopt` is false, and `start` makes a new daemon in
-the same directories. Running each daemon as a pod instead would be another `MpsControl`; there is none yet.
+the same directories. `driver.sharing.mps_pod` runs each as a pod instead.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
 import os
 import signal
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
-from driver.errors import DriverError, GpuToolError, StorageError
+from driver.errors import DriverError, GpuToolError
 from driver.sharing.base import client_edits
 from driver.sharing.daemon_files import DaemonRoot
+from driver.sharing.daemons import Daemons, tag_of
 from driver.sharing.mps_client import MpsClient
 from driver.sharing.mps_ready import configure_when_ready
 from driver.sharing.process import Process
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
     from pathlib import Path
 
-    from driver.sharing.base import ClientEdits, MpsSpec, OnDeath
+    from driver.sharing.base import ClientEdits, MpsSpec
     from driver.sharing.daemon_files import DaemonFiles
     from driver.sharing.tools import Tools
 
@@ -68,87 +65,20 @@ class MpsOptions:
     private_shm: bool = True
 
 
-@dataclass(slots=True, kw_only=True)
-class _Daemon:
-    process: Process
-    tag: str
-    stopping: bool = False
-
-
-class MpsDaemons:
+class MpsDaemons(Daemons[Process]):
     """Starts, adopts, watches and stops control daemons. What it does to one daemon, it does one after another."""
 
     def __init__(self, tools: Tools, options: MpsOptions) -> None:
-        self.on_death: OnDeath | None = None
+        super().__init__(DaemonRoot(options.root, options.shm_root))
         self._tools = tools
         self._options = options
-        self._files = DaemonRoot(options.root, options.shm_root)
-        self._daemons: dict[str, _Daemon] = {}
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # each as long as it is used
-
-    async def start(self, daemon_id: str, spec: MpsSpec) -> None:
-        """Have a daemon with these limits that answers, as `MpsControl.start`."""
-        files = self._files.files(daemon_id)
-        async with self._lock(daemon_id):
-            if self._has(daemon_id, spec) or await self._adopt(daemon_id, files, spec):
-                return
-            fresh = not files.exist()
-            if not fresh:
-                await self._end(daemon_id, files)
-            try:
-                await self._launch(daemon_id, files, spec)
-            except BaseException:
-                if fresh:
-                    with suppress(StorageError):  # what is left is swept
-                        files.remove()
-                raise
-
-    async def stop(self, daemon_id: str) -> None:
-        """End a daemon and remove all that it had, as `MpsControl.stop`."""
-        files = self._files.files(daemon_id)
-        async with self._lock(daemon_id):
-            if daemon_id in self._daemons or files.exist():
-                await self._end(daemon_id, files)
-                files.remove()
-
-    async def adopt(self, daemon_id: str, spec: MpsSpec) -> bool:
-        """Take over an earlier agent's daemon, as `MpsControl.adopt`."""
-        files = self._files.files(daemon_id)
-        async with self._lock(daemon_id):
-            return self._has(daemon_id, spec) or await self._adopt(daemon_id, files, spec)
-
-    def running(self) -> frozenset[str]:
-        """Return the ids of the daemons that live, as `MpsControl.running`."""
-        return frozenset(self._daemons)
-
-    async def sweep(self, keep: Collection[str]) -> frozenset[str]:
-        """Stop what nobody owns, as `MpsControl.sweep`."""
-        stopped = set()
-        for daemon_id in sorted((self._files.ids() | self._daemons.keys()) - frozenset(keep)):
-            try:
-                await self.stop(daemon_id)
-                stopped.add(daemon_id)
-            except DriverError as exc:
-                log.warning("MPS control daemon %s of no claim can't be stopped: %s", daemon_id, exc)
-        return frozenset(stopped)
 
     def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
         """Return what the containers get, as `MpsControl.edits`."""
         files = self._files.files(daemon_id)
         return client_edits(str(files.pipe), str(files.shm) if self._options.private_shm else _SHM)
 
-    async def aclose(self) -> None:
-        """Stop watching; the daemons live on."""
-        for daemon in self._daemons.values():
-            daemon.stopping = True
-            daemon.process.close()
-        self._daemons.clear()
-
     # --- starting ----------------------------------------------------------------------------------------------------
-
-    def _has(self, daemon_id: str, spec: MpsSpec) -> bool:
-        daemon = self._daemons.get(daemon_id)
-        return daemon is not None and daemon.tag == _tag(spec)
 
     async def _launch(self, daemon_id: str, files: DaemonFiles, spec: MpsSpec) -> None:
         client = MpsClient(daemon_id, files, self._tools)
@@ -158,7 +88,7 @@ class MpsDaemons:
             "-f",
             *(["-multiuser-server"] if spec.multi_user else []),
             identity=str(files.identity),
-            tag=_tag(spec),
+            tag=tag_of(spec),
             cgroup=str(self._options.cgroup or ""),
             binds=[*client.binds(tool), *([(str(files.shm), _SHM)] if self._options.private_shm else [])],
         )
@@ -172,21 +102,6 @@ class MpsDaemons:
             raise
         self._watch(daemon_id, files, process, spec)
 
-    def _watch(self, daemon_id: str, files: DaemonFiles, process: Process, spec: MpsSpec) -> None:
-        daemon = _Daemon(process=process, tag=_tag(spec))
-        self._daemons[daemon_id] = daemon
-        process.when_ended(lambda: self._on_end(daemon_id, files, daemon))
-
-    def _on_end(self, daemon_id: str, files: DaemonFiles, daemon: _Daemon) -> None:
-        if self._daemons.get(daemon_id) is daemon:
-            del self._daemons[daemon_id]
-        if daemon.stopping:
-            return
-        message = f"MPS control daemon {daemon_id} {daemon.process.ending()}: {files.last_words()}"
-        log.error("%s", message)
-        if self.on_death is not None:
-            self.on_death(daemon_id, message)
-
     # --- adopting ----------------------------------------------------------------------------------------------------
 
     async def _adopt(self, daemon_id: str, files: DaemonFiles, spec: MpsSpec) -> bool:
@@ -194,7 +109,7 @@ class MpsDaemons:
 
         Its limits are set again: an agent that died between start and setting them had no client yet.
         """
-        process = self._find(files, _tag(spec))
+        process = self._find(files, tag_of(spec))
         if process is None:
             return False
         try:
@@ -231,7 +146,7 @@ class MpsDaemons:
         daemon = self._daemons.get(daemon_id)
         if daemon is not None:
             daemon.stopping = True
-        process = daemon.process if daemon is not None else self._find(files)
+        process = daemon.life if daemon is not None else self._find(files)
         try:
             if process is not None:
                 await self._ask_to_end(daemon_id, files, process)
@@ -240,7 +155,7 @@ class MpsDaemons:
                 process.close()
         await _kill_all(daemon_id, files)
         if daemon is not None:
-            await daemon.process.wait(_KILL)  # so that it is reaped
+            await daemon.life.wait(_KILL)  # so that it is reaped
             self._daemons.pop(daemon_id, None)
 
     async def _ask_to_end(self, daemon_id: str, files: DaemonFiles, process: Process) -> None:
@@ -254,8 +169,11 @@ class MpsDaemons:
             process.signal(signal.SIGTERM)
             await process.wait(self._options.quit_timeout)
 
-    def _lock(self, daemon_id: str) -> asyncio.Lock:
-        return self._locks.setdefault(daemon_id, asyncio.Lock())
+    async def _exists(self, daemon_id: str, files: DaemonFiles) -> bool:
+        return files.exist()
+
+    async def _known(self) -> frozenset[str]:
+        return self._files.ids()
 
 
 async def _kill_all(daemon_id: str, files: DaemonFiles) -> None:
@@ -293,8 +211,3 @@ def _spawn(client: MpsClient, files: DaemonFiles, argv: list[str], env: dict[str
             return Process.spawn(argv, env, stdin=source, output=output)
         except OSError as exc:
             raise GpuToolError(f"{client.name}: cannot run {argv[0]}: {exc.strerror}") from exc
-
-
-def _tag(spec: MpsSpec) -> str:
-    """Tell one daemon's settings from another's."""
-    return hashlib.sha256(json.dumps(spec.encode(), sort_keys=True).encode()).hexdigest()[:16]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from driver.sharing.base import MpsSpec
     from driver.sharing.daemon_files import DaemonFiles
     from driver.sharing.mps_client import MpsClient
-    from driver.sharing.process import Process
+    from driver.sharing.process import Mortal
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _LEAST = 1.0  # seconds that a question is given, however late it is
 
 
 async def configure_when_ready(
-    client: MpsClient, files: DaemonFiles, process: Process, spec: MpsSpec, within: float
+    client: MpsClient, files: DaemonFiles, process: Mortal, spec: MpsSpec, within: float
 ) -> None:
     """Give a daemon that was just started its limits, as soon as it listens, in `within` seconds or little more.
 

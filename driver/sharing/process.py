@@ -18,33 +18,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Process:
-    """One process, our child or not. Made on the event loop, on which it is watched until it ends or `close`."""
+class Mortal:
+    """What lives until it ends by itself or is made to. Made on the event loop, on which it is watched."""
 
-    def __init__(self, pid: int, *, child: bool) -> None:
-        """Watch a process.
-
-        :raises ProcessLookupError: there is none.
-        """
-        self.pid = pid
-        self.status: int | None = None
-        self._child = child
-        self._handle = os.pidfd_open(pid)
-        self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
-        self._loop.add_reader(self._handle, self._on_end)
-
-    @classmethod
-    def spawn(cls, argv: Sequence[str], env: Mapping[str, str], *, stdin: int, output: int) -> Process:
-        """Start a program in a session of its own; `stdin` and `output` are open files of ours.
-
-        :raises OSError: it can't be executed.
-        """
-        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
-        pid = os.posix_spawn(
-            argv[0], list(argv), env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=(signal.SIGPIPE,)
-        )
-        return cls(pid, child=True)
+    def __init__(self) -> None:
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def alive(self) -> bool:
@@ -61,7 +39,7 @@ class Process:
         return bool(done)
 
     async def unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of `work`; None, and `work` is cancelled, if the process ends first."""
+        """Return the result of `work`; None, and `work` is cancelled, if it ends first."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait((task, self._ended), return_when=asyncio.FIRST_COMPLETED)
@@ -71,6 +49,43 @@ class Process:
             await asyncio.wait((task,))
             with suppress(asyncio.CancelledError):
                 task.exception()  # seen, whoever raised it
+
+    def ending(self) -> str:
+        """Describe how it ended."""
+        return "ended"
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._ended.cancel()
+
+
+class Process(Mortal):
+    """One process, our child or not, watched until it ends or `close`."""
+
+    def __init__(self, pid: int, *, child: bool) -> None:
+        """Watch a process.
+
+        :raises ProcessLookupError: there is none.
+        """
+        super().__init__()
+        self.pid = pid
+        self.status: int | None = None
+        self._child = child
+        self._handle = os.pidfd_open(pid)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._handle, self._on_end)
+
+    @classmethod
+    def spawn(cls, argv: Sequence[str], env: Mapping[str, str], *, stdin: int, output: int) -> Process:
+        """Start a program in a session of its own; `stdin` and `output` are open files of ours.
+
+        :raises OSError: it can't be executed.
+        """
+        actions = [(os.POSIX_SPAWN_DUP2, stdin, 0), (os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
+        pid = os.posix_spawn(
+            argv[0], list(argv), env, file_actions=actions, setsid=True, setsigmask=(), setsigdef=(signal.SIGPIPE,)
+        )
+        return cls(pid, child=True)
 
     def signal(self, number: int) -> None:
         """Send a signal; nothing happens if it has ended, or is not ours to signal."""
@@ -96,7 +111,7 @@ class Process:
             self._loop.remove_reader(self._handle)
             os.close(self._handle)
             self._handle = -1
-        self._ended.cancel()
+        super().close()
 
     def _on_end(self) -> None:
         if self._child:
