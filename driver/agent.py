@@ -35,6 +35,7 @@ from driver.kubelet.resource_health import ResourceHealth
 from driver.label_setup import make_labels
 from driver.metrics import Metrics
 from driver.monitor import Monitor
+from driver.mps_health import MpsHealth
 from driver.offering import Offering
 from driver.pod_events import PodEvents
 from driver.sharing.choose import make_sharing
@@ -104,6 +105,8 @@ class Agent:
             missing=self.missing,
         )
         self._telemetry = Telemetry(settings, parts, api, events=self._events, metrics=self._metrics)
+        self._mps_health = MpsHealth(lambda: tuple(self._store.records.values()))
+        self._monitor.also(self._mps_health.facts)
         self._pod_events = PodEvents(self._engine.records, api, self._events)
         self._plugin = KubeletPlugin(
             KubeletPaths(plugins=settings.plugins_dir, registry=settings.registry_dir, pod_uid=settings.pod_uid),
@@ -274,6 +277,8 @@ class Agent:
     def _mps_died(self, daemon_id: str, message: str) -> None:
         """Tell that the clients of an MPS daemon have lost their GPU; it is not started again under them."""
         log.error("MPS daemon %s: %s", daemon_id, message)
+        self._mps_health.died(daemon_id)
+        self._monitor.reconsider()
         self._events.emit("MpsDaemonDied", f"the MPS daemon {daemon_id} died: {message}", warning=True)
         self._offering.daemon_died()
 

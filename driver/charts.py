@@ -18,7 +18,7 @@ from driver.model.health_rules import DEFAULT_RULES, MAX_XID, Rules, judge
 from driver.model.snapshot import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from driver.inventory.base import Xid
     from driver.model.device import Gpu
@@ -54,7 +54,7 @@ class Charts:
         self._saved: Lasting = {}
         self._charts: dict[str, Chart] = {}
         self._known: set[str] = set()  # the GPUs of the last reading; others may be heard of, too
-        self._notes: dict[str, Mapping[str, tuple[Fact, ...]]] = {}
+        self._sources: list[Callable[[], Mapping[str, Iterable[Fact]]]] = []
         self.monitored: frozenset[str] | None = None  # UUIDs of the GPUs whose XIDs arrive; None: not known
         self._problems: dict[str, tuple[str, ...]] = {}
 
@@ -99,19 +99,23 @@ class Charts:
                 checked = self._charts[uuid].after(report, began=began, rules=self.rules, quiet=self._quiet)
                 self._set(uuid, checked)
 
-    def note(self, source: str, facts: Mapping[str, Iterable[Fact]]) -> None:
-        """Replace what another part knows about GPUs, by UUID: MPS daemons that died, probes that failed."""
-        self._notes[source] = {uuid: tuple(found) for uuid, found in facts.items()}
+    def also(self, facts: Callable[[], Mapping[str, Iterable[Fact]]]) -> None:
+        """Ask another part, at each verdict, what it knows: about whole GPUs by UUID, about MIG devices by name."""
+        self._sources.append(facts)
 
     # --- what comes out ----------------------------------------------------------------------------------------------
 
     def judged(self, found: Snapshot) -> Snapshot:
         """Return a reading with the verdicts of now."""
-        health = {gpu.uuid: judge(self._facts(gpu), self.rules) for gpu in found.gpus}
+        notes = self._noted()
+        health = {gpu.uuid: judge((*self._facts(gpu), *notes.pop(gpu.uuid, ())), self.rules) for gpu in found.gpus}
+        of_instances = dict(self._of_instances(found))
+        for name, facts in notes.items():
+            of_instances[name] = of_instances.get(name, HEALTHY).with_more(judge(facts, self.rules))
         return replace(
             found,
             health=_told(health),
-            device_health=_told(dict(self._of_instances(found))),
+            device_health=_told(of_instances),
             problems=(*found.problems, *self._failures(found)),
         )
 
@@ -136,8 +140,13 @@ class Charts:
         yield from self._chart(gpu.uuid).facts(self.rules)
         if self.monitored is not None and gpu.uuid not in self.monitored:
             yield Fact(Kind.UNMONITORED, detail="its XID errors are not reported")
-        for notes in self._notes.values():
-            yield from notes.get(gpu.uuid, ())
+
+    def _noted(self) -> dict[str, tuple[Fact, ...]]:
+        noted: dict[str, tuple[Fact, ...]] = {}
+        for source in self._sources:
+            for key, facts in source().items():
+                noted[key] = (*noted.get(key, ()), *facts)
+        return noted
 
     def _of_instances(self, found: Snapshot) -> Iterator[tuple[str, Health]]:
         for gpu in found.gpus:

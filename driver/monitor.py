@@ -124,9 +124,12 @@ class Monitor:
         """Ask for a reading soon."""
         self._wanted.set()
 
-    def note(self, source: str, facts: Mapping[str, Iterable[Fact]]) -> None:
-        """Replace all that another part (`source`) knows about GPUs' health, by UUID: MPS daemons, probes."""
-        self._charts.note(source, facts)
+    def also(self, facts: Callable[[], Mapping[str, Iterable[Fact]]]) -> None:
+        """Ask another part, at each verdict, what it knows: about whole GPUs by UUID, about MIG devices by name."""
+        self._charts.also(facts)
+
+    def reconsider(self) -> None:
+        """Give a verdict soon, as another part knows more."""
         self._unjudged.set()
 
     async def run(self) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from driver.claims.toleration import Toleration
 from driver.config.parameters import OpaqueConfig
 from driver.errors import ClaimRefusedError, InvalidValueError
 from driver.model import names
@@ -44,6 +45,7 @@ class Result:
     admin_access: bool = False
     share_id: str | None = None
     consumed_capacity: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    tolerations: tuple[Toleration, ...] = ()
 
     @property
     def main_request(self) -> str:
@@ -111,6 +113,17 @@ def _result(item: Mapping[str, Any], path: str) -> Result:
         admin_access=admin,
         share_id=share,
         consumed_capacity=_object(item, "consumedCapacity", path, optional=True),
+        tolerations=tuple(_toleration(one) for one in _list(item, "tolerations", f"{path}.tolerations")),
+    )
+
+
+def _toleration(item: Mapping[str, Any]) -> Toleration:
+    """Return a toleration; what the API server would not have stored tolerates nothing."""
+    return Toleration(
+        key=str(item.get("key") or ""),
+        value=str(item.get("value") or ""),
+        exists=item.get("operator") == "Exists",
+        effect=str(item.get("effect") or ""),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from driver.claims.holding import Holding, holding_of
+from driver.claims.toleration import hindrance
 from driver.claims.wishes import effects_of
 from driver.config.parameters import Mps
 from driver.config.precedence import effective
@@ -91,10 +92,10 @@ def _resolve(result: Result, snapshot: Snapshot, pool: str, node: str) -> Planne
             "makes none: ask for the whole GPU with admin access instead"
         )
     _check_owner(device, result, snapshot)
-    health = snapshot.health_of(device.gpu.uuid)
-    if not health.healthy and not result.admin_access:
+    why = hindrance(snapshot.health_of_device(device), result.tolerations)
+    if why and not result.admin_access:
         raise ClaimRefusedError(
-            f"device {result.device} (GPU {device.gpu.uuid}) is unhealthy: {health.reason}; "
+            f"device {result.device} (GPU {device.gpu.uuid}) is unhealthy: {why}; "
             "delete the pod so that it is scheduled elsewhere"
         )
     holding = holding_of(device, share_id=result.share_id, admin_access=result.admin_access)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NEVER = 3600.0
 WELL = HealthReport(recovery=Recovery.NONE)
 NEEDED = HealthReport(recovery=Recovery.RESET)
+MIG = replace(build_gpus(parse_node("h100@mig=1g.10gb*2", load_products()), "n")[0], index=4, minor=4)
 ALL_WELL = dict.fromkeys([gpu.uuid for gpu in GPUS], WELL)
 
 
@@ -282,16 +283,27 @@ async def test_H4_a_gpu_without_events_is_not_monitored_which_is_not_unhealthy(e
         await until(lambda: monitor.snapshot.health == {})
 
 
-async def test_what_others_know_counts_and_is_replaced_as_a_whole(ears: Ears) -> None:
-    async with watching(ScriptedInventory([reading(*GPUS)]), ears) as (monitor, _):
-        monitor.note("mps", {"GPU-0": [Fact(Kind.MPS, detail="the MPS daemon died")], "GPU-1": [Fact(Kind.MPS)]})
+async def test_what_others_know_counts_while_they_say_so(ears: Ears) -> None:
+    mps: dict[str, list[Fact]] = {}
+    probe: dict[str, list[Fact]] = {}
+    async with watching(ScriptedInventory([reading(*GPUS, MIG)]), ears) as (monitor, _):
+        monitor.also(lambda: mps)
+        monitor.also(lambda: probe)
+        device = monitor.snapshot.devices()[-1]
+        mps |= {"GPU-0": [Fact(Kind.MPS)], "GPU-1": [Fact(Kind.MPS)], device.name: [Fact(Kind.MPS)]}
+        monitor.reconsider()
         await until(lambda: {*monitor.snapshot.health} == {"GPU-0", "GPU-1"})
-        monitor.note("probe", {"GPU-0": [Fact(Kind.PROBE)]})
-        monitor.note("mps", {"GPU-1": [Fact(Kind.MPS)]})
+        assert not monitor.snapshot.health_of_device(device).healthy
+        assert monitor.snapshot.health_of(device.gpu.uuid).healthy
+        probe["GPU-0"] = [Fact(Kind.PROBE)]
+        del mps["GPU-0"], mps[device.name]
+        monitor.reconsider()
         await until(lambda: taints(monitor, "GPU-0") == ["probe-failed="])
-        monitor.note("mps", {})
-        monitor.note("probe", {})
-        await until(lambda: monitor.snapshot.health == {})
+        assert taints(monitor, "GPU-1") == ["mps-dead="]
+        mps.clear()
+        probe.clear()
+        monitor.reconsider()
+        await until(lambda: not monitor.snapshot.health and not monitor.snapshot.device_health)
 
 
 async def test_serious_faults_may_evict_if_the_rules_say_so(ears: Ears) -> None:
@@ -304,8 +316,6 @@ async def test_serious_faults_may_evict_if_the_rules_say_so(ears: Ears) -> None:
 
 
 # --- MIG --------------------------------------------------------------------------------------------------------------
-
-MIG = build_gpus(parse_node("h100@mig=1g.10gb*2", load_products()), "n")[0]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
