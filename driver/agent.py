@@ -87,7 +87,7 @@ class Agent:
         self._publisher = SlicePublisher(self._client, api, options, events=self._events, metrics=self._metrics)
         self._store = RecordStore(settings.state / "claims", self._quarantined)
         self._pods = PodResources(settings.pod_resources_socket)
-        self._sharing = make_sharing(settings, DriverRoot(settings.driver_root), self._boot_id)
+        self._sharing = make_sharing(settings, DriverRoot(settings.driver_root), self._boot_id, self._client)
         self._replicas = self._mps_replicas()
         self._runner = self._effect_runner()
         self._engine = ClaimEngine(

@@ -203,9 +203,18 @@ class Settings(DevicePluginSettings):
     )
 
     mps: str = option(
-        options.choice("child", "off"),
+        options.choice("child", "pod", "off"),
         "child",
-        "how MPS control daemons run: as children of the agent, or not at all",
+        "how MPS control daemons run: as children of the agent, each as a pod on this node, or not at all",
+        group=_SHARING,
+    )
+    mps_image: str = option(
+        options.text("IMAGE"), "", "image of MPS daemons' pods; that of the agent's own pod if empty", group=_SHARING
+    )
+    mps_namespace: str = option(
+        options.checked("NAME", names.is_dns_label, "must be a namespace (a DNS label)"),
+        "gpu-dra",
+        "namespace of MPS daemons' pods",
         group=_SHARING,
     )
     mps_ready_timeout: float = option(
@@ -356,6 +365,8 @@ def _check(settings: Settings) -> None:
         refuse("gpus", "fake GPUs don't go with inventory nvml; leave out one of them")
     if settings.inventory == "fake" and not settings.gpus:
         refuse("inventory", "needs to know which: give --gpus, such as h100:8")
+    if settings.mps == "pod" and not settings.fake and str(settings.driver_root) == "/":
+        refuse("mps", "pods find the driver by --driver-root, where the agent has the host's mounted: not /")
     if settings.context and settings.kubeconfig is None:
         refuse("context", "a context needs a kubeconfig")
     if settings.device_plugin == "off" and ("device-plugin" in settings.ownership or settings.device_plugin_config):

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from driver.settings import Settings
     from driver.sharing.base import ComputeModePolicy, MpsControl, TimeSlicePolicy
-    from driver.sharing.tools import ToolRoot
+    from driver.sharing.pods import PodApi
+    from driver.sharing.tools import ToolRoot, Tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,12 +21,11 @@ class Sharing:
     mps: MpsControl | None
 
 
-def make_sharing(settings: Settings, root: ToolRoot, boot_id: str) -> Sharing:
-    """Make what the settings ask for; nothing is run or read yet but the state of fake GPUs."""
+def make_sharing(settings: Settings, root: ToolRoot, boot_id: str, api: PodApi) -> Sharing:
+    """Make what the settings ask for; nothing is run or read yet but the state of fake GPUs. `api` is for pods."""
     if settings.fake:
         return _fake(settings, boot_id)
     from driver.sharing.compute_mode import ComputeModes
-    from driver.sharing.mps import MpsDaemons, MpsOptions
     from driver.sharing.mps_client import PROGRAM as MPS_CONTROL
     from driver.sharing.nvidia_smi import PROGRAM as NVIDIA_SMI
     from driver.sharing.nvidia_smi import NvidiaSmi
@@ -35,6 +35,17 @@ def make_sharing(settings: Settings, root: ToolRoot, boot_id: str) -> Sharing:
     wanted = {NVIDIA_SMI: settings.nvidia_smi, MPS_CONTROL: settings.mps_control}
     tools = Tools(root, {name: path for name, path in wanted.items() if path is not None})
     run = NvidiaSmi(tools, limit=settings.tool_timeout)
+    mps: MpsControl | None = None
+    if settings.mps == "child":
+        mps = _children(settings, tools, boot_id)
+    elif settings.mps == "pod":
+        mps = _pods(settings, tools, api)
+    return Sharing(time_slices=TimeSlices(run), compute_modes=ComputeModes(run), mps=mps)
+
+
+def _children(settings: Settings, tools: Tools, boot_id: str) -> MpsControl:
+    from driver.sharing.mps import MpsDaemons, MpsOptions
+
     options = MpsOptions(
         root=settings.mps_dir,
         shm_root=settings.mps_shm_dir,
@@ -42,13 +53,29 @@ def make_sharing(settings: Settings, root: ToolRoot, boot_id: str) -> Sharing:
         ready_timeout=settings.mps_ready_timeout,
         cgroup=settings.mps_cgroup,
     )
-    mps = MpsDaemons(tools, options) if settings.mps == "child" else None
-    return Sharing(time_slices=TimeSlices(run), compute_modes=ComputeModes(run), mps=mps)
+    return MpsDaemons(tools, options)
+
+
+def _pods(settings: Settings, tools: Tools, api: PodApi) -> MpsControl:
+    from driver.sharing.mps_pod import MpsPods, PodOptions
+    from driver.sharing.pods import Pods
+
+    options = PodOptions(
+        root=settings.mps_dir,
+        shm_root=settings.mps_shm_dir,
+        node=settings.node_name,
+        driver_root=settings.driver_root,
+        host_driver_root=settings.host_driver_root or settings.driver_root,
+        image=settings.mps_image,
+        pod_uid=settings.pod_uid,
+        ready_timeout=settings.mps_ready_timeout,
+    )
+    return MpsPods(tools, Pods(api, settings.mps_namespace, settings.node_name), api, options)
 
 
 def _fake(settings: Settings, boot_id: str) -> Sharing:
     from driver.sharing.fake import FakeComputeModes, FakeMps, FakeState, FakeTimeSlices
 
     state = FakeState(settings.state / "fake-sharing.json", boot_id)
-    mps = FakeMps(settings.mps_dir, state) if settings.mps == "child" else None
+    mps = FakeMps(settings.mps_dir, state) if settings.mps != "off" else None
     return Sharing(time_slices=FakeTimeSlices(state), compute_modes=FakeComputeModes(state), mps=mps)

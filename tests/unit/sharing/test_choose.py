@@ -7,21 +7,28 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from driver.errors import InvalidValueError
 from driver.inventory.driver_root import DriverRoot
+from driver.kube.client import KubeClient
+from driver.kube.config import ClusterConfig
 from driver.settings import load_settings
 from driver.sharing.base import MpsSpec
 from driver.sharing.choose import Sharing, make_sharing
 from driver.sharing.fake import FakeMps
 from driver.sharing.mps import MpsDaemons
+from driver.sharing.mps_pod import MpsPods
 from tests.unit.sharing.conftest import GPU
 
 if TYPE_CHECKING:
     from tests.fakes.install import FakeDriver
 
 
+CLUSTER = ClusterConfig(server="https://localhost:1")
+
+
 def make(root: Path, **flags: str) -> Sharing:
     settings = load_settings({"node_name": "n1", "state_dir": str(root / "state"), **flags}, {})
-    return make_sharing(settings, DriverRoot(settings.driver_root), "boot")
+    return make_sharing(settings, DriverRoot(settings.driver_root), "boot", KubeClient(CLUSTER))
 
 
 def test_fake_gpus_have_fake_sharing(tmp_path: Path) -> None:
@@ -33,6 +40,19 @@ def test_real_ones_have_daemons_below_the_state_directory(tmp_path: Path) -> Non
     assert isinstance(mps, MpsDaemons)
     pipe, shm = mps.edits("uid", MpsSpec(devices=())).mounts
     assert (pipe.host_path, shm.host_path) == (f"{tmp_path}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
+
+
+def test_daemons_may_be_pods(tmp_path: Path) -> None:
+    mps = make(tmp_path, mps="pod", driver_root="/host").mps
+    assert isinstance(mps, MpsPods)
+    pipe, shm = mps.edits("uid", MpsSpec(devices=())).mounts
+    assert (pipe.host_path, shm.host_path) == (f"{tmp_path}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
+    assert isinstance(make(tmp_path, mps="pod", gpus="h100").mps, FakeMps)
+
+
+def test_pods_need_a_driver_root_that_can_be_mounted(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValueError, match="pods find the driver by --driver-root"):
+        make(tmp_path, mps="pod")
 
 
 @pytest.mark.parametrize("gpus", ["", "h100"])
