@@ -126,6 +126,17 @@ async def test_a_failing_gpu_keeps_new_pods_away_until_it_is_well(case, faults, 
     assert await case.seen("pod") == {gpu.uuid}
 
 
+async def test_who_tolerates_the_taint_gets_the_gpu(case, faults, has_taints):
+    gpu = case.gpus.require(1)[0]
+    await faults.inject(gpu.name, "ecc=1")
+    await faults.out_of_service(gpu)
+    tolerations = [{"key": "gpu.nvidia.com/ecc-uncorrected", "operator": "Exists"}]
+    spec = m.devices(m.request("gpu", 1, m.is_gpu(gpu.uuid), tolerations=tolerations))
+    await case.create(m.template("one", spec), m.pod("pod", [m.from_template("one")]))
+    await case.running("pod")
+    assert await case.seen("pod") == {gpu.uuid}
+
+
 @pytest.mark.gpus(2)
 async def test_other_gpus_stay_in_service(case, faults):
     first, second = case.gpus.require(2)[:2]

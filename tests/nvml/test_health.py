@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from driver.errors import InventoryError
 from driver.model.health_facts import Fabric, HealthReport, Recovery
+from tests.nvml.test_hang import LIMIT, read_again
 
 if TYPE_CHECKING:
     from driver.inventory.nvml import NvmlInventory
@@ -155,3 +158,23 @@ async def test_H4_whether_it_is_monitored_is_not_known_before_it_listens(
     nvml.install("l4")
     await inventory.read()
     assert inventory.monitored is None
+
+
+async def test_H8_a_query_that_hangs_ends_in_time_and_is_asked_again_once_it_came_back(
+    nvml: FakeNvml, open_inventory: Any
+) -> None:
+    nvml.install("l4:2")
+    inventory = open_inventory(time_limit=LIMIT)
+    await read_again(inventory)
+    nvml.control("hang nvmlDeviceGetTotalEccErrors 1")
+    with pytest.raises(InventoryError, match="checking the GPUs' health"):
+        await inventory.health_facts()
+    with pytest.raises(InventoryError, match="stuck"):
+        await inventory.health_facts()
+    nvml.control()
+    async with asyncio.timeout(20):
+        while True:
+            with contextlib.suppress(InventoryError):
+                assert len(await inventory.health_facts()) == 2
+                break
+            await asyncio.sleep(0.01)
