@@ -54,7 +54,11 @@ def agent(objects: tuple[Object, ...]) -> Object:
 
 def environment(objects: tuple[Object, ...]) -> dict[str, str]:
     """The agent's variables; those from fields with a value of the right form."""
-    fields = {"spec.nodeName": "node-1", "metadata.uid": "3f0c5a2e-11aa-4b0a-9d7e-0a1b2c3d4e5f"}
+    fields = {
+        "spec.nodeName": "node-1",
+        "metadata.uid": "3f0c5a2e-11aa-4b0a-9d7e-0a1b2c3d4e5f",
+        "metadata.namespace": one(objects, "DaemonSet")["metadata"]["namespace"],
+    }
     return {
         entry["name"]: entry["value"] if "value" in entry else fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
         for entry in agent(objects)["env"]

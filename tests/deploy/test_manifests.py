@@ -9,6 +9,7 @@ from driver.config.ownership import decode_rules
 from driver.kubelet.sockets import registration_path, service_path
 from driver.settings import load_settings
 from tests.deploy.manifests import BUILDS, DEPLOY, OVERLAYS, agent, build, build_path, environment, load, one, pod_spec
+from tests.deploy.rbac import Call, permitted
 
 CLUSTER_SCOPED = {
     "Namespace",
@@ -215,12 +216,12 @@ def test_the_namespace_admits_pods_with_host_paths(name):
 
 @pytest.fixture
 def built_with(tmp_path):
-    def build_with(component: str):
+    def build_with(component: str, base: str = "base"):
         target = tmp_path / "kustomization.yaml"
         # Kustomize wants relative paths and, by default, nothing outside.
         up = "../" * len(tmp_path.resolve().parts[1:])
         target.write_text(
-            f"resources: [{up}{str(DEPLOY)[1:]}/base]\ncomponents: [{up}{str(DEPLOY)[1:]}/components/{component}]\n"
+            f"resources: [{up}{str(DEPLOY)[1:]}/{base}]\ncomponents: [{up}{str(DEPLOY)[1:]}/components/{component}]\n"
         )
         return build_path(tmp_path, "--load-restrictor=LoadRestrictionsNone")
 
@@ -238,6 +239,26 @@ def test_device_classes_for_older_clusters(built_with):
     objects = built_with("resource-v1beta1")
     assert {item["apiVersion"] for item in objects if item["kind"] == "DeviceClass"} == {"resource.k8s.io/v1beta1"}
     assert {item["apiVersion"] for item in build("base") if item["kind"] == "DeviceClass"} == {"resource.k8s.io/v1"}
+
+
+def test_mps_daemons_as_pods_in_the_agents_namespace(built_with):
+    objects = built_with("mps-pod", "overlays/mig-mps")
+    settings = load_settings(environ=environment(objects))
+    assert settings.mps == "pod"
+    assert settings.mps_namespace == one(objects, "Namespace")["metadata"]["name"]
+    assert (settings.mps_image, bool(settings.pod_uid)) == ("", True)
+    role = one(objects, "Role")
+    assert role["metadata"]["namespace"] == settings.mps_namespace
+    assert permitted(role["rules"]) == {Call(verb, "", "pods") for verb in ("get", "list", "watch", "create", "delete")}
+    binding, account = one(objects, "RoleBinding"), one(objects, "ServiceAccount")["metadata"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    ]
+    shared = [
+        mount for mount in agent(objects)["volumeMounts"] if settings.mps_shm_dir.is_relative_to(mount["mountPath"])
+    ]
+    assert shared
 
 
 def test_labels_through_node_feature_discovery(built_with):
