@@ -11,7 +11,6 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from driver.cdi.store import CdiStore
 from driver.claims.cdi_files import ClaimCdi
 from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
@@ -41,7 +40,7 @@ from driver.pod_events import PodEvents
 from driver.sharing.choose import make_sharing
 from driver.slices.build import BuildOptions
 from driver.slices.publish import SlicePublisher
-from driver.telemetry_setup import Parts, Telemetry
+from driver.telemetry_setup import Parts, Telemetry, make_metadata
 from driver.upkeep import Upkeep, told
 
 if TYPE_CHECKING:
@@ -247,13 +246,15 @@ class Agent:
 
     def _claim_state(self) -> ClaimState:
         settings = self._settings
+        metadata = make_metadata(settings)
         return ClaimState(
             store=self._store,
             cdi=ClaimCdi(
-                CdiStore(settings.cdi_dir),
+                metadata.store,
                 _edits(settings, lambda: self._monitor.snapshot.versions),
                 lambda: self._monitor.snapshot,
                 self._runner.client_edits,
+                metadata.files,
             ),
             snapshot=lambda: self._monitor.snapshot,
             node=settings.node_name,

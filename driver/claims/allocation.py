@@ -19,6 +19,8 @@ from driver.model import names
 MAX_RESULTS: Final = 32
 """Most results of an allocation (`AllocationResultsMaxSize` of resource.k8s.io)."""
 
+POD_CLAIM_ANNOTATION: Final = "resource.kubernetes.io/pod-claim-name"
+
 _RESULTS: Final = "status.allocation.devices.results"
 _CONFIG: Final = "status.allocation.devices.config"
 
@@ -60,6 +62,7 @@ class Allocation:
     claim: ClaimRef
     results: tuple[Result, ...]
     configs: tuple[OpaqueConfig, ...] = ()
+    pod_claim: str = ""  # what the pod calls a claim that was made of a template
 
 
 def decode(claim: Mapping[str, Any], ref: ClaimRef) -> Allocation:
@@ -78,7 +81,14 @@ def decode(claim: Mapping[str, Any], ref: ClaimRef) -> Allocation:
     if not allocation:
         raise ClaimRefusedError(f"claim {ref} is not allocated: wait for the scheduler, or see `kubectl describe pod`")
     devices = _object(allocation, "devices", "status.allocation", optional=True)
-    return Allocation(claim=ref, results=_results(devices, ref), configs=_configs(devices))
+    return Allocation(claim=ref, results=_results(devices, ref), configs=_configs(devices), pod_claim=_pod_claim(claim))
+
+
+def _pod_claim(claim: Mapping[str, Any]) -> str:
+    """Return the annotation of the controller that makes claims of templates; anybody's own is passed over."""
+    annotations = _object(claim, "metadata", "").get("annotations")
+    name = annotations.get(POD_CLAIM_ANNOTATION) if isinstance(annotations, Mapping) else None
+    return name if isinstance(name, str) and names.is_dns_label(name) else ""
 
 
 def _results(devices: Mapping[str, Any], ref: ClaimRef) -> tuple[Result, ...]:

@@ -15,7 +15,7 @@ from driver.model.mig import MigInstance
 from driver.sharing.limits import client_env, whole_mib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from driver.claims.record import Record, RecordedDevice
     from driver.model.snapshot import Snapshot
@@ -44,8 +44,16 @@ class Edits(Protocol):
     def device(self, device: Device) -> cdi.ContainerEdits: ...  # noqa: D102
 
 
+class Metadata(Protocol):
+    """Files about a claim's devices for its containers (`driver.claims.metadata_files.MetadataFiles`)."""
+
+    def write(  # noqa: D102
+        self, record: Record, devices: Mapping[int, Device], snapshot: Snapshot
+    ) -> Mapping[str, cdi.ContainerEdits]: ...
+
+
 class ClaimCdi:
-    """Writes and repairs the files. `daemon_edits` says what reaching an MPS daemon takes."""
+    """Writes and repairs the files. `daemon_edits` says what reaching an MPS daemon takes; `metadata` is optional."""
 
     def __init__(
         self,
@@ -53,11 +61,13 @@ class ClaimCdi:
         edits: Edits,
         snapshot: Callable[[], Snapshot],
         daemon_edits: Callable[[MpsDaemon], ClientEdits] | None = None,
+        metadata: Metadata | None = None,
     ) -> None:
         self.files = files
         self._edits = edits
         self._snapshot = snapshot
         self._daemon_edits = daemon_edits
+        self._metadata = metadata
 
     def write(self, record: Record) -> None:
         """Write the file of a record whose effects are done.
@@ -87,13 +97,17 @@ class ClaimCdi:
             self.files.write(uid, data)
 
     def _render(self, record: Record) -> bytes:
+        """Return the file's content; the files about devices that it mounts are there then."""
         uid = record.claim.uid
         snapshot = self._snapshot()
+        current = {place: _device_of(one, record, snapshot) for place, one in enumerate(record.devices)}
+        told = self._metadata.write(record, current, snapshot) if self._metadata is not None else {}
         devices = {}
-        for recorded in record.devices:
-            device = _device_of(recorded, record, snapshot)
+        for place, recorded in enumerate(record.devices):
             name = names.cdi_device(uid, recorded.holding.device, recorded.holding.share_id)
-            devices[name] = cdi.merge(self._edits.device(device), _limits(recorded, device, record))
+            more = told.get(recorded.request.partition("/")[0], cdi.ContainerEdits())
+            edits = self._edits.device(current[place])
+            devices[name] = cdi.merge(edits, _limits(recorded, current[place], record), more)
         common = cdi.merge(self._edits.common(), *self._daemons(record))
         return cdi.encode(cdi.claim_spec(uid, common=common, devices=devices))
 

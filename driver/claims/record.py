@@ -75,6 +75,7 @@ class Record:
     devices: tuple[RecordedDevice, ...]
     effects: tuple[Effect, ...] = ()
     ready: bool = True  # False: the effects are being done, or were when the driver died
+    pod_claim: str = ""  # the name that the pod has for a claim made of a template
     unknown: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -92,6 +93,7 @@ def encode(record: Record) -> bytes:
     """Return the file's bytes."""
     body = {
         **record.unknown,
+        **({"podClaim": record.pod_claim} if record.pod_claim else {}),
         "claim": {"namespace": record.claim.namespace, "name": record.claim.name, "uid": record.claim.uid},
         "bootID": record.boot_id,
         "ready": record.ready,
@@ -153,6 +155,7 @@ def _decode_body(payload: bytes) -> Record:
             claim=ClaimRef(namespace=claim["namespace"], name=claim["name"], uid=names.check_uid(claim["uid"])),
             boot_id=body.pop("bootID"),
             ready=body.pop("ready") is True,
+            pod_claim=str(body.pop("podClaim", "")),
             devices=tuple(_decode_device(device) for device in body.pop("devices")),
             effects=tuple(effect.decode(one) for one in body.pop("effects")),
             unknown=MappingProxyType(body),

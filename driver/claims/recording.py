@@ -29,7 +29,14 @@ def record_of(plan: Plan, boot_id: str, effects: tuple[Effect, ...]) -> Record:
         )
         for planned in plan.devices
     )
-    return Record(claim=plan.allocation.claim, boot_id=boot_id, devices=devices, effects=effects, ready=not effects)
+    return Record(
+        claim=plan.allocation.claim,
+        boot_id=boot_id,
+        devices=devices,
+        effects=effects,
+        ready=not effects,
+        pod_claim=plan.allocation.pod_claim,
+    )
 
 
 def is_of(record: Record, allocation: Allocation) -> bool:
