@@ -61,11 +61,10 @@ class Upkeep:
     async def _settle(self) -> None:
         """Once the GPUs answer, finish what an earlier life of the agent left: half-done claims, MPS daemons."""
         await self._ready.wait()
-        while True:
-            if await told(self._engine.settle(), "undoing what a crash interrupted"):
-                break
+        while not await told(self._engine.settle(), "undoing what a crash interrupted"):
             await asyncio.sleep(_SETTLE_AGAIN)
-        await told(self._resume(), "taking over MPS daemons")
+        while not await told(self._resume(), "taking over MPS daemons"):  # as pods, they take the API server
+            await asyncio.sleep(_SETTLE_AGAIN)
 
     async def _resume(self) -> None:
         for daemon_id in await self._engine.resume():
