@@ -61,10 +61,8 @@ class Upkeep:
     async def _settle(self) -> None:
         """Once the GPUs answer, finish what an earlier life of the agent left: half-done claims, MPS daemons."""
         await self._ready.wait()
-        while not await told(self._engine.settle(), "undoing what a crash interrupted"):
-            await asyncio.sleep(_SETTLE_AGAIN)
-        while not await told(self._resume(), "taking over MPS daemons"):  # as pods, they take the API server
-            await asyncio.sleep(_SETTLE_AGAIN)
+        await _done(self._engine.settle, "undoing what a crash interrupted")
+        await _done(self._resume, "taking over MPS daemons")  # which takes the API server if they are pods
 
     async def _resume(self) -> None:
         for daemon_id in await self._engine.resume():
@@ -109,6 +107,14 @@ class Upkeep:
             await told(self._engine.reconcile(), "reconciling the records")
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_RECONCILE)
+
+
+async def _done(step: Callable[[], Awaitable[object]], what: str) -> None:
+    """Do a step of upkeep, again and again until it works."""
+    while True:
+        if await told(step(), what):
+            return
+        await asyncio.sleep(_SETTLE_AGAIN)
 
 
 async def told(step: Awaitable[object], what: str) -> bool:
