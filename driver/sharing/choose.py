@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from driver.settings import Settings
     from driver.sharing.base import ComputeModePolicy, MpsControl, TimeSlicePolicy
+    from driver.sharing.fake import FakeState
     from driver.sharing.pods import PodApi
     from driver.sharing.tools import ToolRoot, Tools
 
@@ -22,25 +23,44 @@ class Sharing:
 
 
 def make_sharing(settings: Settings, root: ToolRoot, boot_id: str, api: PodApi) -> Sharing:
-    """Make what the settings ask for; nothing is run or read yet but the state of fake GPUs. `api` is for pods."""
-    if settings.fake:
-        return _fake(settings, boot_id)
-    from driver.sharing.compute_mode import ComputeModes
+    """Make what the settings ask for; nothing is run or read yet but the state of fake GPUs. `api` is for pods.
+
+    Fake GPUs have fake sharing, but for tools that a setting names: so tools can be tried without a GPU.
+    """
+    from driver.sharing.fake import FakeState
     from driver.sharing.mps_client import PROGRAM as MPS_CONTROL
     from driver.sharing.nvidia_smi import PROGRAM as NVIDIA_SMI
-    from driver.sharing.nvidia_smi import NvidiaSmi
-    from driver.sharing.timeslice import TimeSlices
     from driver.sharing.tools import Tools
 
     wanted = {NVIDIA_SMI: settings.nvidia_smi, MPS_CONTROL: settings.mps_control}
     tools = Tools(root, {name: path for name, path in wanted.items() if path is not None})
+    fake = FakeState(settings.state / "fake-sharing.json", boot_id) if settings.fake else None
+    time_slices, compute_modes = _policies(settings, tools, fake if settings.nvidia_smi is None else None)
+    mps = _daemons(settings, tools, boot_id, api, fake if settings.mps_control is None else None)
+    return Sharing(time_slices=time_slices, compute_modes=compute_modes, mps=mps)
+
+
+def _policies(settings: Settings, tools: Tools, fake: FakeState | None) -> tuple[TimeSlicePolicy, ComputeModePolicy]:
+    if fake is not None:
+        from driver.sharing.fake import FakeComputeModes, FakeTimeSlices
+
+        return FakeTimeSlices(fake), FakeComputeModes(fake)
+    from driver.sharing.compute_mode import ComputeModes
+    from driver.sharing.nvidia_smi import NvidiaSmi
+    from driver.sharing.timeslice import TimeSlices
+
     run = NvidiaSmi(tools, limit=settings.tool_timeout)
-    mps: MpsControl | None = None
-    if settings.mps == "child":
-        mps = _children(settings, tools, boot_id)
-    elif settings.mps == "pod":
-        mps = _pods(settings, tools, api)
-    return Sharing(time_slices=TimeSlices(run), compute_modes=ComputeModes(run), mps=mps)
+    return TimeSlices(run), ComputeModes(run)
+
+
+def _daemons(settings: Settings, tools: Tools, boot_id: str, api: PodApi, fake: FakeState | None) -> MpsControl | None:
+    if settings.mps == "off":
+        return None
+    if fake is not None:
+        from driver.sharing.fake import FakeMps
+
+        return FakeMps(settings.mps_dir, fake)
+    return _pods(settings, tools, api) if settings.mps == "pod" else _children(settings, tools, boot_id)
 
 
 def _children(settings: Settings, tools: Tools, boot_id: str) -> MpsControl:
@@ -71,11 +91,3 @@ def _pods(settings: Settings, tools: Tools, api: PodApi) -> MpsControl:
         ready_timeout=settings.mps_ready_timeout,
     )
     return MpsPods(tools, Pods(api, settings.mps_namespace, settings.node_name), api, options)
-
-
-def _fake(settings: Settings, boot_id: str) -> Sharing:
-    from driver.sharing.fake import FakeComputeModes, FakeMps, FakeState, FakeTimeSlices
-
-    state = FakeState(settings.state / "fake-sharing.json", boot_id)
-    mps = FakeMps(settings.mps_dir, state) if settings.mps != "off" else None
-    return Sharing(time_slices=FakeTimeSlices(state), compute_modes=FakeComputeModes(state), mps=mps)

@@ -67,6 +67,19 @@ async def test_a_setting_names_nvidia_smi(tmp_path: Path, driver: FakeDriver) ->
     assert len(driver.calls()) == 2
 
 
+async def test_fake_gpus_use_the_tools_that_a_setting_names(tmp_path: Path, driver: FakeDriver) -> None:
+    sharing = make(tmp_path, gpus="h100", nvidia_smi=str(driver.bin / "nvidia-smi"))
+    await sharing.compute_modes.set(GPU, "PROHIBITED")
+    assert len(driver.calls()) == 1
+    assert isinstance(sharing.mps, FakeMps)
+    control = str(driver.bin / "nvidia-cuda-mps-control")
+    sharing = make(tmp_path, gpus="h100", mps_control=control)
+    await sharing.compute_modes.set(GPU, "PROHIBITED")
+    assert len(driver.calls()) == 1
+    assert isinstance(sharing.mps, MpsDaemons)
+    assert make(tmp_path, gpus="h100", mps="off", mps_control=control).mps is None
+
+
 def test_a_claims_and_a_gpus_daemon_fit_below_the_usual_state_directory() -> None:
     mps = make(Path("/"), state_dir="").mps
     assert mps is not None
