@@ -17,10 +17,11 @@ from driver.claims.engine import ClaimEngine
 from driver.claims.gpu_locks import GpuLocks
 from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
+from driver.config.plugin_health import NO_WISHES
 from driver.endpoints import Endpoints
 from driver.errors import DriverError, SettingsError
 from driver.handover import Sources
-from driver.health_setup import make_charts
+from driver.health_setup import make_charts, rules_by
 from driver.inventory.choose import make_inventory
 from driver.inventory.driver_root import DriverRoot
 from driver.kube.client import KubeClient
@@ -72,6 +73,7 @@ class Agent:
         self._inventory = make_inventory(settings)
         self._recovered = asyncio.Event()
         self._boot_id = _boot_id(settings)
+        self._health_rules = rules_by(settings)
         self._monitor = Monitor(
             self._inventory,
             tell=self._events,
@@ -79,7 +81,7 @@ class Agent:
             resync=min(settings.resync_interval, settings.health_interval),
             owners=self._owners,
             dynamic_mig=settings.dynamic_mig,
-            charts=make_charts(settings, self._boot_id),
+            charts=make_charts(settings, self._boot_id, self._health_rules(NO_WISHES)),
         )
         self._health = ResourceHealth(node, timeout=settings.health_timeout)
         options = BuildOptions(node_name=node, partitions=bool(settings.dynamic_mig), shares=settings.shares)
@@ -145,6 +147,7 @@ class Agent:
         self._monitor.subscribe(lambda _: self._upkeep.snapshot_changed())
         self._monitor.subscribe(self._health.publish)
         self._monitor.subscribe(self._pod_events.publish)
+        self._offering.subscribe(lambda config: self._monitor.set_rules(self._health_rules(config.health)))
         self._metrics.count_records(lambda: len(self._store.quarantined), self._prepared)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._monitor.run(), name="monitor")

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from driver.model.device import Gpu
     from driver.model.health import Health
     from driver.model.health_facts import Fact, HealthReport
+    from driver.model.health_rules import Rules
     from driver.model.ownership import Ownership
 
     Owners = Callable[[tuple[Gpu, ...]], Awaitable[Mapping[str, Ownership]]]
@@ -131,6 +132,13 @@ class Monitor:
     def reconsider(self) -> None:
         """Give a verdict soon, as another part knows more."""
         self._unjudged.set()
+
+    def set_rules(self, rules: Rules) -> None:
+        """Judge by other rules from now on, what is known already too."""
+        if rules != self._charts.rules:
+            log.info("new rules of health")
+            self._charts.rules = rules
+            self._unjudged.set()
 
     async def run(self) -> None:
         """Watch until cancelled."""

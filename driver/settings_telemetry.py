@@ -1,7 +1,5 @@
 """The settings of what the agent tells about devices: use, claims' status, metadata in containers."""
 
-# ruff: noqa: RUF009 - `option` makes a `dataclasses.field`, and is called once
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from driver.config.plugin_flags import PluginFlags, boolean, decode_flags
+from driver.config.plugin_health import HealthFlags, decode_health
 from driver.errors import InvalidValueError
 from driver.model import names
 from driver.model.decode import Fields, integer, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 VERSION = "v1"
 MAX_NAME = 63  # characters of a resource name with its prefix
@@ -69,16 +70,6 @@ class Sharing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HealthFlags:
-    """The file's wishes about health; None where it says nothing."""
-
-    disabled: bool = False
-    ignored_xids: tuple[int, ...] | None = None
-    critical_xids: tuple[int, ...] | None = None  # None: all
-    event_types: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PluginConfig:
     """A whole config."""
 
@@ -113,7 +104,7 @@ def decode_config(
         gpus=_patterns(resources, "gpus", prefix),
         mig=_patterns(resources, "mig", prefix),
         sharing=_sharing(_section(fields, "sharing"), prefix),
-        health=_health(_section(fields, "health")),
+        health=decode_health(_section(fields, "health"), environ or {}),
         imex_channels=channels,
         imex_required=required,
     )
@@ -251,34 +242,6 @@ def _check_twice(resources: tuple[Replicas, ...]) -> None:
 
 
 # --- the rest --------------------------------------------------------------------------------------------------------
-
-
-def _health(fields: Fields | None) -> HealthFlags:
-    if fields is None:
-        return HealthFlags()
-    disabled = _switch(fields, "disabled", False)
-    ignored = _xids(fields, "ignoredXIDs")
-    critical = _xids(fields, "criticalXIDs", word="all")
-    events = tuple(text(item, path) for item, path in fields.items("eventTypes", []))
-    fields.done()
-    both = sorted(set(ignored or ()) & set(critical or ()))
-    if both:
-        raise InvalidValueError(fields.at("criticalXIDs"), both, "must not be in ignoredXIDs too")
-    return HealthFlags(disabled=disabled, ignored_xids=ignored, critical_xids=critical, event_types=events)
-
-
-def _xids(fields: Fields, key: str, word: str = "") -> tuple[int, ...] | None:
-    value = fields.take(key, None)
-    if value is None or (word and value == word):
-        return None
-    if not isinstance(value, list):
-        raise InvalidValueError(fields.at(key), value, f"must be a list of XIDs{f' or {word}' if word else ''}")
-    return tuple(_each_xid(value, fields.at(key)))
-
-
-def _each_xid(values: list[object], path: str) -> Iterator[int]:
-    for position, value in enumerate(values):
-        yield integer(value, f"{path}[{position}]", 1, 999)
 
 
 def _imex(fields: Fields | None) -> tuple[tuple[int, ...], bool]:

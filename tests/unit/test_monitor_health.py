@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driver.charts import Charts
+from driver.config.plugin_health import HealthFlags, plugin_rules
 from driver.errors import InventoryError
 from driver.health_memory import HealthMemory
 from driver.inventory.base import Changed, Xid
@@ -132,6 +133,18 @@ async def test_an_applications_fault_is_over_after_some_quiet_time(ears: Ears) -
         inventory.queue.put_nowait(Xid(gpu_uuid="GPU-1", xid=31))
         await until(lambda: taints(monitor, "GPU-1") == ["xid=31"])
         await until(lambda: taints(monitor, "GPU-1") == [])
+
+
+async def test_other_rules_judge_what_is_known_anew(ears: Ears) -> None:
+    inventory = ScriptedInventory([reading(*GPUS)], checks=[ALL_WELL])
+    async with watching(inventory, ears) as (monitor, _):
+        inventory.queue.put_nowait(Xid(gpu_uuid="GPU-1", xid=79))
+        await until(lambda: not monitor.snapshot.health_of("GPU-1").healthy)
+        monitor.set_rules(plugin_rules(Rules(), HealthFlags(ignored_xids=(79,))))
+        await until(lambda: monitor.snapshot.health_of("GPU-1").healthy)
+        assert taints(monitor, "GPU-1") == ["xid=79"]
+        monitor.set_rules(Rules())
+        await until(lambda: not monitor.snapshot.health_of("GPU-1").healthy)
 
 
 @pytest.mark.parametrize("xid", [0, -1, 10_000, 2**31, 2**64 - 1])
