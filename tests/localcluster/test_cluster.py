@@ -149,3 +149,16 @@ async def test_a_command_that_cannot_start_says_why(short_tmp: Path) -> None:
     )  # fmt: skip
     assert "feature-gates: invalid value 'Nope'" in (await process.communicate())[1].decode()
     assert process.returncode == 1
+
+
+async def test_the_cluster_goes_on_after_its_api_server_was_away(cluster: LocalCluster) -> None:
+    """What shares its process goes on all the time, as it does beside a real one that is only slow to come back."""
+    await cluster.apiserver.stop()
+    await cluster.apiserver.start()
+    job = {
+        "template": {
+            "spec": {"containers": [{"name": "c", "image": "busybox", "command": ["true"]}], "restartPolicy": "Never"}
+        }
+    }
+    cluster.store.create("jobs", {"metadata": {"name": "j"}, "spec": job}, "default")
+    await until(lambda: lookup(cluster.store.find("jobs", "j", "default") or {}, "status.succeeded"))

@@ -71,6 +71,8 @@ class Subscription:
 
     def __init__(self, interest: Interest, close: Callable[[Subscription], None], limit: int = 100_000) -> None:
         self.interest = interest
+        self.served = False
+        """Does a client watch, over HTTP?"""
         self._events: deque[tuple[str, Entry]] = deque()
         self._wake = asyncio.Event()
         self._close = close
@@ -219,11 +221,12 @@ class Journal:
         if not watchers:
             self._watchers.pop(watcher.interest.node, None)
 
-    def close_watches(self) -> None:
-        """End every watch."""
+    def close_watches(self, *, only_served: bool = False) -> None:
+        """End every watch, or every one over HTTP."""
         for watchers in list(self._watchers.values()):
             for watcher in list(watchers):
-                watcher.close()
+                if watcher.served or not only_served:
+                    watcher.close()
 
 
 def _node(entry: Entry | None) -> str | None:

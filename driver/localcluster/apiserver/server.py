@@ -112,8 +112,8 @@ class ApiServer:
             self._write_kubeconfig(self.kubeconfig, admin.name, self.tokens.issue(admin))
 
     async def stop(self) -> None:
-        """Stop to listen and cut every connection; the state is kept."""
-        self.store.close_watches()
+        """Stop to listen and cut every connection; the state is kept, and who shares this process still sees it."""
+        self.store.close_watches(only_served=True)
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

@@ -136,10 +136,10 @@ class Store:
         """Return how many watch a resource now."""
         return self._journals[resource].watchers
 
-    def close_watches(self) -> None:
-        """End all watches, as a server that shuts down does."""
+    def close_watches(self, *, only_served: bool = False) -> None:
+        """End all watches, or those over HTTP, as a server that shuts down does."""
         for journal in self._journals.values():
-            journal.close_watches()
+            journal.close_watches(only_served=only_served)
 
     def compact(self) -> None:
         """Forget all history: watches from an earlier revision get 410, as after an etcd compaction."""

@@ -44,6 +44,7 @@ async def watch(store: Store, request: web.BaseRequest, target: Target) -> web.S
         subscription = store.subscribe(served.resource.plural, interest, since)
     except StatusError as error:  # a watch that begins too far back is answered within the stream
         return await stream.failed(error)
+    subscription.served = True
     try:
         await stream.run(store, subscription, initial=initial)
     finally:

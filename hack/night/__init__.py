@@ -1,0 +1,1 @@
+"""What takes too long for every change: `hack/nightly` runs it."""

@@ -1,0 +1,80 @@
+"""The agent as a process that is started again and again, and what the kernel says it takes up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+_TAIL = 40  # lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """What a process takes up."""
+
+    mib: float
+    files: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.mib:.1f} MiB resident, {self.files} open files, {self.threads} threads"
+
+
+class Agent:
+    """Runs `gpu-dra` with arguments; its log goes on in one file."""
+
+    def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self._arguments = arguments
+        self._log = log
+        self._process: asyncio.subprocess.Process
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Agent]:
+        """Start it; kill what is left of it at the end."""
+        await self._start()
+        try:
+            yield self
+        finally:
+            await self._end(signal.SIGKILL)
+
+    async def restart(self, number: signal.Signals) -> None:
+        """End it by a signal, and start it again.
+
+        :raises TimeoutError: it does not end.
+        """
+        await self._end(number)
+        await self._start()
+
+    def use(self) -> Use:
+        """Return what it takes up now."""
+        proc = Path(f"/proc/{self._process.pid}")
+        pages = int((proc / "statm").read_text().split()[1])
+        return Use(
+            mib=pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+            files=len(list((proc / "fd").iterdir())),
+            threads=len(list((proc / "task").iterdir())),
+        )
+
+    def tail(self) -> str:
+        """Return the last lines of its log."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_TAIL:])
+
+    async def _start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "driver", *self._arguments, stdout=log, stderr=log
+            )
+
+    async def _end(self, number: signal.Signals) -> None:
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+        await asyncio.wait_for(self._process.wait(), 20)
