@@ -21,12 +21,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from driver.claims import allocation
 from driver.claims.effect import gpus_of
-from driver.claims.recording import daemons
-from driver.claims.retry import Retry
-from driver.claims.state import (
+from driver.claims.operations import (
     Abandon,
     Answer,
-    ClaimState,
     Complete,
     Drop,
     Observe,
@@ -37,6 +34,8 @@ from driver.claims.state import (
     Undo,
     Unprepare,
 )
+from driver.claims.recording import daemons
+from driver.claims.retry import Retry
 from driver.errors import (
     ApiNotFoundError,
     ClaimRefusedError,
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from driver.claims.effect_runner import EffectRunner
     from driver.claims.gpu_locks import GpuLocks
     from driver.claims.record import Record
+    from driver.claims.state import ClaimState
 
 log = logging.getLogger(__name__)
 

@@ -12,13 +12,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from driver.claims.effect import Effect, Key, MpsDaemon, Partition, is_found, with_found
 from driver.claims.holding import Holding, holding_of
+from driver.claims.operations import (
+    Abandon,
+    Answer,
+    Complete,
+    Drop,
+    Observe,
+    Operation,
+    Outcome,
+    Pending,
+    Prepare,
+    Undo,
+    Unprepare,
+    runs_of,
+)
 from driver.claims.plan import make_plan
-from driver.claims.record import PreparedDevice, Record
 from driver.claims.recording import is_of, record_of, to_undo
 from driver.claims.wishes import check_agreement
 from driver.errors import DriverError, RecordError, StorageError, SupersededError
@@ -29,109 +42,11 @@ if TYPE_CHECKING:
     from driver.claims.allocation import Allocation, ClaimRef
     from driver.claims.cdi_files import ClaimCdi
     from driver.claims.plan import Plan
+    from driver.claims.record import Record
     from driver.claims.store import Quarantined, RecordStore
     from driver.model.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
-
-Answer = tuple[PreparedDevice, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepare:
-    """Prepare an allocation for a call that began at `since` (CLOCK_MONOTONIC, ns).
-
-    `found` is what was observed of the things that its effects will change; without it nothing that has effects is
-    recorded, and the answer is `Observe`.
-    """
-
-    allocation: Allocation
-    since: int
-    found: Mapping[Key, object] | None = None
-
-    @property
-    def uid(self) -> str:
-        """The claim's UID."""
-        return self.allocation.claim.uid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Complete:
-    """The effects of a record are done: write the CDI file, then the record as ready."""
-
-    record: Record
-    since: int
-
-    @property
-    def uid(self) -> str:
-        """The claim's UID."""
-        return self.record.claim.uid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unprepare:
-    """Release a claim. With `only_if`, only while its record is still that one (reconciliation)."""
-
-    claim: ClaimRef
-    only_if: Record | None = None
-
-    @property
-    def uid(self) -> str:
-        """The claim's UID."""
-        return self.claim.uid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drop:
-    """All of a record is undone: remove it, if it is still that one."""
-
-    record: Record
-
-    @property
-    def uid(self) -> str:
-        """The claim's UID."""
-        return self.record.claim.uid
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Abandon:
-    """Give up an intent whose effects failed."""
-
-    record: Record
-
-    @property
-    def uid(self) -> str:
-        """The claim's UID."""
-        return self.record.claim.uid
-
-
-Operation = Prepare | Complete | Abandon | Unprepare | Drop
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observe:
-    """Preparing has these effects: lock their GPUs, observe what is `unknown`, and ask again with what was found."""
-
-    effects: tuple[Effect, ...]
-    unknown: tuple[Effect, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
-    """The intent is recorded: do the record's effects, then `Complete`."""
-
-    record: Record
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undo:
-    """Undo these effects of a record, in this order, then `Drop` it."""
-
-    record: Record
-    effects: tuple[Effect, ...]
-
-
-Outcome = Answer | Observe | Pending | Undo | DriverError | None
 
 
 class ClaimState:
@@ -167,7 +82,7 @@ class ClaimState:
         with self._store.lock:
             self._store.refresh()
             outcomes: list[Outcome] = []
-            for group in _groups(operations):
+            for group in runs_of(operations):
                 outcomes.extend(self._run_group(group))
             return outcomes
 
@@ -393,16 +308,3 @@ def _known(others: Iterable[Record]) -> dict[Key, Effect]:
         for effect in other.effects
         if is_found(effect) and (other.ready or not isinstance(effect, Partition | MpsDaemon))
     }
-
-
-def _groups(operations: Sequence[Operation]) -> list[list[Operation]]:
-    """Split into runs of one kind without a repeated claim: within a run the order does not matter."""
-    groups: list[list[Operation]] = []
-    seen: set[str] = set()
-    for operation in operations:
-        if not groups or type(groups[-1][0]) is not type(operation) or operation.uid in seen:
-            groups.append([])
-            seen = set()
-        groups[-1].append(operation)
-        seen.add(operation.uid)
-    return groups

@@ -6,17 +6,21 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from driver.claims import allocation
-from driver.claims.state import ClaimState, Prepare, Unprepare
+from driver.claims.operations import Prepare, Unprepare
 from driver.errors import DriverError
 from driver.model.snapshot import Snapshot
 from tests.examples import examples
 from tests.unit.claims.helpers import Node, claim, gpus, mig_gpu, ref, result, uid
+
+if TYPE_CHECKING:
+    from driver.claims.state import ClaimState
 
 DEVICES = ("gpu-0", "gpu-1", "gpu-2-mig-1g10gb-19-0", "gpu-2-mig-1g10gb-19-1")
 SHARES = (None, "b98a178b-5be9-4ea2-99fc-1977135f03c1", "b98a178b-5be9-4ea2-99fc-1977135f03c2")
