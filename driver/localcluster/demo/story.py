@@ -27,6 +27,8 @@ T = TypeVar("T")
 NODE = "node-a"
 PODS = ("vllm-0", "vllm-1")
 GREEDY = "one-too-many"
+_REMOVABLE = ("deployments", "statefulsets", "daemonsets", "replicasets", "jobs", "pods", "resourceclaims")
+"""What may keep pods or claims alive, owners first. With --keep, people add to these and take away."""
 PATIENCE = 15.0
 """Seconds that a step may take."""
 
@@ -48,7 +50,6 @@ class Story:
             raise StoryError(str(exc)) from exc
         command = self._cluster.agent_command(NODE, gpus=gpus)
         self._agent = AgentProcess(command[1:], root / "agent.log")
-        self._pods: list[str] = []
 
     @property
     def kubeconfig(self) -> Path:
@@ -81,8 +82,10 @@ class Story:
     async def clean_up(self) -> None:
         """Delete all and prove that nothing is left."""
         self._screen.heading("Delete all")
-        for name in self._pods:
-            self._store.delete("pods", name, manifests.NAMESPACE)
+        for resource in _REMOVABLE:
+            for obj in self._store.list(resource):
+                with contextlib.suppress(StatusError):  # it has gone by itself, or with its owner
+                    self._store.delete(resource, obj["metadata"]["name"], obj["metadata"].get("namespace"))
         self._screen.waiting("the pods end")
         await self._until("pods", lambda pods: not pods, "the pods are gone")
         await self._until("resourceclaims", lambda claims: not claims, "their claims are gone, with all allocations")
@@ -128,7 +131,6 @@ class Story:
 
     def _create_pod(self, name: str, template: str) -> None:
         self._store.create("pods", manifests.pod(name, template))
-        self._pods.append(name)
 
     async def _free(self) -> list[dict[str, Any]]:
         taken = {result["device"] for claim in self._store.list("resourceclaims") for result in _results(claim)}

@@ -1,0 +1,81 @@
+"""`gpu-dra demo` as people run it: a process of its own, which starts the unmodified agent as another."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from driver.kube.client import KubeClient
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+
+
+@contextlib.asynccontextmanager
+async def demo(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "driver", "demo", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+async def said(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    return (await process.stdout.read()).decode()
+
+
+@pytest.mark.parametrize(("gpus", "product"), [("h100:8", "NVIDIA H100 80GB HBM3"), ("a100-80:4,l4:2", "A100")])
+async def test_everything_holds_and_nothing_is_left(gpus: str, product: str) -> None:
+    async with demo("--gpus", gpus) as process, asyncio.timeout(60):
+        output = await said(process)
+        assert await process.wait() == 0, output
+    assert product in output
+    assert "in use by claim default/vllm-0" in output
+    assert "no GPU was given twice" in output
+    assert "its sockets are gone" in output
+    assert "Everything held" in output
+
+
+async def test_too_few_gpus_are_told() -> None:
+    async with demo("--gpus", "l4:1") as process, asyncio.timeout(60):
+        output = await said(process)
+        assert await process.wait() == 1
+    assert "wants at least two whole GPUs of one product" in output
+
+
+async def test_a_kept_cluster_is_removed_whatever_became_of_it() -> None:
+    async with demo("--keep") as process, asyncio.timeout(60):
+        assert process.stdout is not None
+        found = None
+        while not found:
+            line = (await process.stdout.readline()).decode()
+            assert line
+            found = re.search(r"export KUBECONFIG=(\S+)", line)
+        client = KubeClient.from_kubeconfig(found[1])
+        await client.delete(f"{PODS}/vllm-0")
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+        await client.create(CLAIMS, {"metadata": {"name": "mine"}, "spec": {"devices": {"requests": [request]}}})
+        container = {"name": "main", "image": "busybox"}
+        await client.create(PODS, {"metadata": {"name": "mine"}, "spec": {"containers": [container]}})
+        await client.aclose()
+        process.send_signal(signal.SIGINT)
+        output = await said(process)
+        assert await process.wait() == 0, output
+    assert "Everything held" in output
