@@ -99,7 +99,8 @@ class _Call:
         if kind is None:
             log.debug("%s took %.1f ms", self._name, seconds * 1000)
         elif issubclass(kind, asyncio.CancelledError | GeneratorExit):
-            log.warning("%s was cancelled by its caller after %.1f ms", self._name, seconds * 1000)
+            level = logging.INFO if self._operation is None else logging.WARNING  # streams end no other way
+            log.log(level, "%s was cancelled by its caller, or as we stop, after %.1f ms", self._name, seconds * 1000)
         elif issubclass(kind, grpc.aio.AbortError):  # a refusal on purpose; who refused has said why
             log.debug("%s was refused after %.1f ms", self._name, seconds * 1000)
         else:
