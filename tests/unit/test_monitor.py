@@ -16,7 +16,8 @@ from driver.model.device import Gpu, NvLink
 from driver.model.health import LOST
 from driver.model.mig import MigState
 from driver.model.snapshot import DriverVersions, Problem, Snapshot
-from driver.monitor import Monitor, advance, unavailable
+from driver.monitor import Monitor
+from driver.observation import advance, unavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
