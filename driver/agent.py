@@ -32,7 +32,7 @@ from driver.kubelet.gate import GatedClaims
 from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
 from driver.kubelet.pod_resources import PodResources
 from driver.kubelet.resource_health import ResourceHealth
-from driver.label_setup import make_labels
+from driver.label_setup import make_labels, remove_elsewhere
 from driver.metrics import Metrics
 from driver.monitor import Monitor
 from driver.mps_health import MpsHealth
@@ -161,6 +161,7 @@ class Agent:
                 self._monitor.subscribe(self._labels.publish)
                 self._offering.subscribe(self._labels.configure)
                 tasks.create_task(self._labels.run(), name="labels")
+            tasks.create_task(remove_elsewhere(self._settings, self._client), name="former labels")
             tasks.create_task(told(self._preflight(), "checking the container runtime"), name="preflight")
 
     async def stop(self) -> None:

@@ -4,9 +4,8 @@ A GPU that stops to answer keeps its last known facts and is called lost, so tha
 it can be told; one that never answered is left out and named (A11). What fails is asked once more before it counts. An
 unchanged reading is the same Snapshot: nobody is woken.
 
-Three things go on side by side: events are taken as they come; the GPUs are read and checked now and then, and soon
-after an event; verdicts are given at most once a second, so that a storm of events causes few Snapshots, and a call
-into the driver that hangs delays no event.
+Side by side: events are taken as they come; the GPUs are read and checked now and then, and soon after an event;
+verdicts are given at most once a second, so a storm of events causes few Snapshots, and a call that hangs delays none.
 """
 
 from __future__ import annotations
@@ -133,10 +132,8 @@ class Monitor:
 
     def set_rules(self, rules: Rules) -> None:
         """Judge by other rules from now on, what is known already too."""
-        if rules != self._charts.rules:
-            log.info("new rules of health")
-            self._charts.rules = rules
-            self._unjudged.set()
+        self._charts.rules = rules
+        self._unjudged.set()
 
     async def run(self) -> None:
         """Watch until cancelled."""
