@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 Admission = Callable[["Store", Resource, Object, Object | None], None]
 """A further check of a write: (store, resource, new object, old object or None). Raises `StatusError` to refuse."""
 
+Gate = Callable[[Object | None, Object | None], None]
+"""A check of one write that knows who writes: (new object or None, old object or None). Raises to refuse."""
 
 _ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 _PROTECTED: Final = ("default", "kube-public", "kube-system")

@@ -12,13 +12,12 @@ from driver.localcluster.apiserver.patch import json_patch, merge_patch
 from driver.localcluster.apiserver.strategic import strategic_patch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from driver.localcluster.apiserver.admission import Gate
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.apiserver.registry import Target
     from driver.localcluster.apiserver.store import Store
-
-    Admit = Callable[[Object, Object], None]
 
 _MERGE: Final = "application/merge-patch+json"
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
@@ -36,7 +35,7 @@ def apply_patch(
     options: Mapping[str, str],
     *,
     dry_run: bool,
-    admit: Admit | None = None,
+    admit: Gate | None = None,
 ) -> tuple[Object, bool, list[str]]:
     """Patch the target; return it as stored, whether it is new (only by apply), and warnings.
 
@@ -71,7 +70,7 @@ def _patched(target: Target, content_type: str, before: Object, patch: Any) -> A
 
 
 def _apply(
-    store: Store, target: Target, config: Any, options: Mapping[str, str], *, dry_run: bool, admit: Admit | None
+    store: Store, target: Target, config: Any, options: Mapping[str, str], *, dry_run: bool, admit: Gate | None
 ) -> tuple[Object, bool, list[str]]:
     manager = options.get("fieldManager", "")
     if not manager:
@@ -101,7 +100,8 @@ def _apply(
     if old is None:
         if target.subresource:
             raise errors.not_found(target.served.resource, target.name)
-        return store.create(plural, after, target.namespace or None, dry_run=dry_run), True, warnings
+        created = store.create(plural, after, target.namespace or None, dry_run=dry_run, admit=admit)
+        return created, True, warnings
     return store.update(plural, after, subresource=target.subresource, dry_run=dry_run, admit=admit), False, warnings
 
 

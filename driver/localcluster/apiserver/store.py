@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver import deletion, errors
-from driver.localcluster.apiserver.admission import STANDARD, Admission, check_deletion
+from driver.localcluster.apiserver.admission import STANDARD, Admission, Gate, check_deletion
 from driver.localcluster.apiserver.collector import Collector
 from driver.localcluster.apiserver.features import Features
 from driver.localcluster.apiserver.journal import Entry, Interest, Journal, Key, Subscription
@@ -148,8 +148,16 @@ class Store:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    def create(self, resource: str, obj: Object, namespace: str | None = None, *, dry_run: bool = False) -> Object:
-        """Store a new object and return it as stored.
+    def create(
+        self,
+        resource: str,
+        obj: Object,
+        namespace: str | None = None,
+        *,
+        dry_run: bool = False,
+        admit: Gate | None = None,
+    ) -> Object:
+        """Store a new object and return it as stored; `admit` may refuse it.
 
         :raises StatusError: 409 if it exists, 422 if it is not valid, 404 or 403 by admission.
         """
@@ -162,7 +170,7 @@ class Store:
         strategy.prepare(new, None, rules)
         if causes := [*metadata_errors(kind, new), *strategy.validate(new, None, rules)]:
             raise errors.invalid(kind, key[1], causes)
-        self._admit(kind, new, None)
+        self._admit(kind, new, None, admit)
         if self._journals[resource].get(key):
             raise errors.already_exists(kind, key[1])
         metadata(new)["uid"] = str(uuid.uuid4())
@@ -178,7 +186,7 @@ class Store:
         *,
         subresource: str = "",
         dry_run: bool = False,
-        admit: Callable[[Object, Object], None] | None = None,
+        admit: Gate | None = None,
     ) -> Object:
         """Replace an object (or only its status) and return it as stored; nothing changed, nothing stored.
 
@@ -197,9 +205,7 @@ class Store:
         validate = strategy.validate_status if subresource == "status" else strategy.validate
         if causes := [*metadata_errors(kind, new), *validate(new, old, rules)]:
             raise errors.invalid(kind, key[1], causes)
-        self._admit(kind, new, old)
-        if admit is not None:
-            admit(new, old)
+        self._admit(kind, new, old, admit)
         if new == old:
             return old
         if kind.generation and new.get("spec") != old.get("spec"):
@@ -223,10 +229,11 @@ class Store:
         propagation: str | None = None,
         grace_seconds: int | None = None,
         dry_run: bool = False,
+        admit: Gate | None = None,
     ) -> Object:
         """Delete an object, or mark it as to be deleted while finalizers or a pod's kubelet hold it.
 
-        `propagation` is Background (the default), Foreground or Orphan.
+        `propagation` is Background (the default), Foreground or Orphan; `admit` may refuse the deletion.
 
         :raises StatusError: 404; 409 if `uid` or `resource_version` is another.
         """
@@ -234,6 +241,8 @@ class Store:
         old = self.get(resource, name, namespace)
         check_deletion(kind, name)
         check_preconditions(kind, old, uid, resource_version)
+        if admit is not None:
+            admit(None, old)
         foreground = propagation == "Foreground" and self._collector.has_dependents(old)
         new = deletion.marked(kind, old, self._clock(), grace_seconds, foreground=foreground)
         if dry_run:
@@ -255,7 +264,7 @@ class Store:
         *,
         subresource: str = "",
         dry_run: bool = False,
-        admit: Callable[[Object, Object], None] | None = None,
+        admit: Gate | None = None,
     ) -> Object:
         """Apply a function to a copy of an object and store the result; what a patch is made of.
 
@@ -303,9 +312,11 @@ class Store:
     def _rules(self) -> Rules:
         return Rules(features=self.features, now=self.now(), cel=self.cel)
 
-    def _admit(self, kind: Resource, new: Object, old: Object | None) -> None:
+    def _admit(self, kind: Resource, new: Object, old: Object | None, last: Gate | None) -> None:
         for admission in self.admission:
             admission(self, kind, new, old)
+        if last is not None:
+            last(new, old)
 
     def _put(self, type_: str, kind: Resource, key: Key, obj: Object, *, dry_run: bool = False) -> Object:
         if dry_run:

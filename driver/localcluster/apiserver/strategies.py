@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _STRATEGIES: Final[Mapping[str, Strategy]] = {
     "events": Strategy(validate=event_errors),
     "namespaces": workloads.NAMESPACE,
+    "nodes": workloads.NODE,
     "pods": workloads.POD,
     "deployments": workloads.DEPLOYMENT,
     "replicasets": workloads.REPLICATED,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver import answers, errors
 from driver.localcluster.apiserver.codec import decode, encoded, parse, shown, to_json
-from driver.localcluster.apiserver.device_status import check_device_status
-from driver.localcluster.apiserver.objects import Object, metadata, name_of
+from driver.localcluster.apiserver.gate import Gate
+from driver.localcluster.apiserver.objects import Object, metadata, name_of, namespace_of
 from driver.localcluster.apiserver.options import delete_options, dry_run, field_validation, page
 from driver.localcluster.apiserver.patching import PATCH_TYPES, apply_patch
 from driver.localcluster.apiserver.streams import watch
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.authorization import Authorizer
     from driver.localcluster.apiserver.identity import User
     from driver.localcluster.apiserver.journal import Entry
-    from driver.localcluster.apiserver.patching import Admit
     from driver.localcluster.apiserver.registry import Served, Target
     from driver.localcluster.apiserver.reviews import Reviews
     from driver.localcluster.apiserver.store import Store
@@ -40,7 +39,11 @@ class Verbs:
             "get": self._get,
             "list": self._list,
             "watch": self._watch,
+        }
+        self._writes: Mapping[str, Callable[[web.BaseRequest, Target, Gate], Awaitable[web.StreamResponse]]] = {
             "create": self._create,
+            "update": self._update,
+            "patch": self._patch,
             "delete": self._delete,
             "deletecollection": self._delete_collection,
         }
@@ -57,16 +60,11 @@ class Verbs:
             return self._reviews.answer(target, decode(target.served, body)[0], user)
         if target.subresource not in ("", "status", "finalize"):
             return await self._subresources.answer(request, verb, target)
-        if verb in ("update", "patch"):
-            change = self._update if verb == "update" else self._patch
-            return await change(request, target, self._admit(verb, target, user))
-        return await self._verbs[verb](request, target)
-
-    def _admit(self, verb: str, target: Target, user: User) -> Admit | None:
-        if target.subresource != "status" or target.served.resource.plural != "resourceclaims":
-            return None
-        version = self._store.features.kubernetes
-        return lambda new, old: check_device_status(self._authorizer, user, verb, version, new, old)
+        if verb not in self._writes:
+            return await self._verbs[verb](request, target)
+        dry = dry_run(request.query)
+        gate = Gate(self._store, self._authorizer, verb=verb, target=target, user=user, dry_run=dry)
+        return await self._writes[verb](request, target, gate)
 
     async def _get(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         entry = self._store.entry(target.served.resource.plural, target.name, target.namespace)
@@ -94,15 +92,15 @@ class Verbs:
     async def _watch(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         return await watch(self._store, request, target)
 
-    async def _create(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def _create(self, request: web.BaseRequest, target: Target, gate: Gate) -> web.StreamResponse:
         body = parse(await request.read(), request.headers.get("Content-Type", ""))
         obj, warnings = decode(target.served, body, field_validation(request.query))
         created = self._store.create(
-            target.served.resource.plural, obj, target.namespace or None, dry_run=dry_run(request.query)
+            target.served.resource.plural, obj, target.namespace or None, dry_run=dry_run(request.query), admit=gate
         )
-        return self._written(target.served, created, status=201, warnings=warnings)
+        return self._written(target.served, created, status=201, warnings=[*warnings, *gate.warnings])
 
-    async def _update(self, request: web.BaseRequest, target: Target, admit: Admit | None) -> web.StreamResponse:
+    async def _update(self, request: web.BaseRequest, target: Target, gate: Gate) -> web.StreamResponse:
         body = parse(await request.read(), request.headers.get("Content-Type", ""))
         obj, warnings = decode(target.served, body, field_validation(request.query))
         _check_place(obj, target)
@@ -111,34 +109,36 @@ class Verbs:
             obj,
             subresource=target.subresource,
             dry_run=dry_run(request.query),
-            admit=admit,
+            admit=gate,
         )
-        return self._written(target.served, updated, warnings=warnings)
+        return self._written(target.served, updated, warnings=[*warnings, *gate.warnings])
 
-    async def _patch(self, request: web.BaseRequest, target: Target, admit: Admit | None) -> web.StreamResponse:
+    async def _patch(self, request: web.BaseRequest, target: Target, gate: Gate) -> web.StreamResponse:
         content_type = request.headers.get("Content-Type", "").split(";")[0].strip()
         if content_type not in PATCH_TYPES:
             raise errors.unsupported_media_type(content_type, PATCH_TYPES)
         patch = parse(await request.read(), content_type, others=PATCH_TYPES)
         options = dict(request.query)
         patched, created, warnings = apply_patch(
-            self._store, target, content_type, patch, options, dry_run=dry_run(request.query), admit=admit
+            self._store, target, content_type, patch, options, dry_run=dry_run(request.query), admit=gate
         )
-        return self._written(target.served, patched, status=201 if created else 200, warnings=warnings)
+        return self._written(
+            target.served, patched, status=201 if created else 200, warnings=[*warnings, *gate.warnings]
+        )
 
     def _written(
         self, served: Served, obj: Object, *, status: int = 200, warnings: list[str] | None = None
     ) -> web.StreamResponse:
         return answers.raw(to_json(shown(served, obj)), status=status, warnings=warnings or ())
 
-    async def _delete(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def _delete(self, request: web.BaseRequest, target: Target, gate: Gate) -> web.StreamResponse:
         options = await delete_options(request)
-        obj = self._delete_one(target.served, target.name, target.namespace, options)
+        obj = self._delete_one(target.served, target.name, target.namespace, options, gate)
         if metadata(obj).get("deletionTimestamp") or target.served.resource.plural == "pods":
             return self._written(target.served, obj)
         return answers.success(target.served, target.name, metadata(obj)["uid"])
 
-    def _delete_one(self, served: Served, name: str, namespace: str, options: Mapping[str, Any]) -> Object:
+    def _delete_one(self, served: Served, name: str, namespace: str, options: Mapping[str, Any], gate: Gate) -> Object:
         conditions = options.get("preconditions") or {}
         return self._store.delete(
             served.resource.plural,
@@ -149,13 +149,14 @@ class Verbs:
             propagation=options.get("propagationPolicy"),
             grace_seconds=options.get("gracePeriodSeconds"),
             dry_run=bool(options.get("dryRun")),
+            admit=gate,
         )
 
-    async def _delete_collection(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
+    async def _delete_collection(self, request: web.BaseRequest, target: Target, gate: Gate) -> web.StreamResponse:
         options = await delete_options(request)
         entries = self._entries(request, target)
         for entry in entries:
-            self._delete_one(target.served, name_of(entry.body), metadata(entry.body).get("namespace", ""), options)
+            self._delete_one(target.served, name_of(entry.body), namespace_of(entry.body), options, gate)
         head = {"kind": target.served.resource.list_kind, "apiVersion": target.served.api_version}
         items = [shown(target.served, entry.body) for entry in entries]
         return answers.json_answer({**head, "metadata": {"resourceVersion": str(self._store.revision)}, "items": items})

@@ -31,6 +31,11 @@ def _prepare_namespace(obj: Object, old: Object | None, rules: Rules) -> None:
         }
 
 
+def _prepare_node(obj: Object, old: Object | None, rules: Rules) -> None:
+    """Give it a spec, as every Node has one: expressions of policies rely on that."""
+    obj.setdefault("spec", {})
+
+
 def _prepare_pod(obj: Object, old: Object | None, rules: Rules) -> None:
     spec = obj.setdefault("spec", {})
     default_pod_spec(spec)
@@ -119,6 +124,7 @@ def _prepare_job(obj: Object, old: Object | None, rules: Rules) -> None:
 
 
 NAMESPACE = Strategy(prepare=_prepare_namespace)
+NODE = Strategy(prepare=_prepare_node)
 POD = Strategy(prepare=_prepare_pod, validate=pod_errors)
 DEPLOYMENT = Strategy(prepare=_prepare_deployment, validate=template_errors)
 REPLICATED = Strategy(prepare=_prepare_replicated, validate=template_errors)
