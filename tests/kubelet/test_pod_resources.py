@@ -7,6 +7,7 @@ import pytest
 
 from driver._pb import pod_resources_v1_pb2 as pb
 from driver.kubelet.pod_resources import PodResources
+from driver.model.holder import ClaimedDevice, Container
 
 from .pods import Lister, claim
 
@@ -51,3 +52,36 @@ async def test_a_kubelet_that_cannot_tell(short_tmp: Path, lister: Lister, caplo
     lister.refuse = True
     assert await PodResources(short_tmp / "kubelet.sock").claims_in_use() is None
     assert "rejected by rate limit" in caplog.text
+
+
+async def test_containers_with_our_devices(short_tmp: Path, lister: Lister) -> None:
+    share = "0b6c1a6e-2f52-4a7b-8f9e-0d1c2b3a4f5e"
+    shared = pb.ClaimResource(driver_name="gpu.nvidia.com", device_name="gpu-1", share_id=share)
+    claims = [
+        claim("mine", "gpu.nvidia.com"),
+        pb.DynamicResource(claim_name="part", claim_namespace="ns", claim_resources=[shared]),
+        claim("nic", "nic.example.com"),
+    ]
+    devices = [
+        pb.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-1::0", "GPU-1::3", "MIG-2"]),
+        pb.ContainerDevices(resource_name="example.com/nic", device_ids=["nic-0"]),
+    ]
+    lister.pods = [
+        pb.PodResources(
+            name="p",
+            namespace="ns",
+            containers=[
+                pb.ContainerResources(name="a", dynamic_resources=claims),
+                pb.ContainerResources(name="b", devices=devices),
+                pb.ContainerResources(name="c", devices=devices[1:], dynamic_resources=claims[2:]),
+            ],
+        )
+    ]
+    found = await PodResources(short_tmp / "kubelet.sock").containers()
+    mine = (ClaimedDevice("ns", "mine", "gpu-0"), ClaimedDevice("ns", "part", "gpu-1", share))
+    assert found == (
+        Container(namespace="ns", pod="p", name="a", claimed=mine),
+        Container(namespace="ns", pod="p", name="b", plugged=("GPU-1", "MIG-2")),
+    )
+    lister.refuse = True
+    assert await PodResources(short_tmp / "kubelet.sock").containers() is None
