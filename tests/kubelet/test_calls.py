@@ -70,6 +70,7 @@ async def test_a_stream_has_one_id_and_its_end_is_told(
 
 
 async def test_a_stream_ends_with_its_caller(short_tmp: Path, seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     stream = Stream("waits")
     async with served(stream, short_tmp / "s", seen) as stub:
         call = stub.NodeWatchResources(health.NodeWatchResourcesRequest(), timeout=10)
