@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 NODE = "node-a"
 NAMESPACE = "default"
 GPUS = "h100:8"
-SETTINGS = ("--dynamic-mig=6,7", "--resync-interval=2s", "--health-interval=2s", "--log-level=info")
+SETTINGS = ("--dynamic-mig=6,7", "--resync-interval=2s", "--health-interval=2s", "--xid-quiet-time=2s")
 MOST_PODS = 14
 PATIENCE = 90.0
 """Seconds that anything may take that has to come about."""

@@ -88,7 +88,10 @@ async def test_the_suite_starts_the_driver_reports_and_leaves_nothing(world, tmp
     assert "needs restart-kubelet: the kubelet can be stopped and started only in the embedded cluster" in output
     assert "needs disrupt: others on this cluster would notice; allow it with --disruptive" in output
     (suite,) = ET.parse(report).getroot()
-    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("7", "0", "4")
+    told = {what: int(suite.get(what)) for what in ("tests", "failures", "errors", "skipped")}
+    assert (told["failures"], told["errors"]) == (0, 0)
+    assert told["tests"] - told["skipped"] >= 3, "those that this cluster can run"
+    assert told["skipped"] >= 4
     assert await world.namespaces() == []
     async with KubeClient.from_kubeconfig(world.kubeconfig) as client:
         for plural in ("deviceclasses", "resourceslices"):
