@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import grpc.aio
 import pytest
 
+from driver._pb import device_plugin_v1beta1_pb2 as dp
+from driver._pb import device_plugin_v1beta1_pb2_grpc as dp_grpc
 from driver._pb import dra_v1_pb2 as v1
 from driver.inventory.faults import Faults, GpuFaults, save_faults
 from driver.kube.client import KubeClient
@@ -387,3 +389,25 @@ async def test_K6_another_device_plugin_is_told_of_at_the_start(node: Node) -> N
                 return "AnotherDevicePlugin" in await node.events()
 
             await until(told)
+
+
+# --- device plugin ----------------------------------------------------------------------------------------------------
+
+
+async def test_H9_preferred_allocation_asks_nothing_of_a_driver_that_is_slow(node: Node) -> None:
+    (node.kubelet_root / "device-plugins").mkdir()
+    socket_path = node.kubelet_root / "device-plugins/nvidia-gpu.sock"
+    async with agent(node, gpus="a100-80:8@pairs", ownership="device-plugin") as process:
+        await until(socket_path.exists)
+        async with grpc.aio.insecure_channel(f"unix:{socket_path}") as channel:
+            stub = dp_grpc.DevicePluginStub(channel)
+            listed = await anext(aiter(stub.ListAndWatch(dp.Empty())))
+            ids = [device.ID for device in listed.devices]
+            assert len(ids) == 8
+            save_faults(node.faults, Faults(nvml_slow=3600))
+            await until(lambda: process.logged("faults of fake GPUs"))
+            wanted = dp.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=4)
+            answer = await stub.GetPreferredAllocation(
+                dp.PreferredAllocationRequest(container_requests=[wanted] * 16), timeout=30
+            )
+    assert [len(set(one.deviceIDs)) for one in answer.container_responses] == [4] * 16
