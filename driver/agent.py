@@ -275,7 +275,7 @@ class Agent:
             slices=self._sharing.time_slices,
             modes=self._sharing.compute_modes,
             daemons=mps,
-            changed=self._monitor.refresh,
+            changed=self._monitor.refresh_later,
             other_daemons=self._replicas.daemons if self._replicas is not None else frozenset,
         )
 

@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 
 _SECOND_TRY = 0.2  # seconds until what failed is asked again
 _LEAST_GAP = 1.0  # seconds between readings, and between verdicts, however many events come
+_BURST = 0.25  # seconds until changes that we make ourselves are looked at: others may be about to come
 _CHECK_PATIENCE = 0.3  # seconds that a reading waits for the check of the GPUs' health before it is passed on without
 _TOGETHER = 0.3  # seconds that the verdict on an event waits for the check that it causes: one change, one Snapshot
 _UNHEALTHY = 5.0  # seconds between checks while a GPU is unhealthy: it shall not wait for long to be seen well again
@@ -95,6 +96,7 @@ class Monitor:
         self._snapshot: Snapshot | None = None  # as judged
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._wanted = asyncio.Event()
+        self._bursting = False
         self._unjudged = asyncio.Event()
         self._judged_at = -math.inf
         self._looked = asyncio.Event()  # since the last event
@@ -121,6 +123,12 @@ class Monitor:
     def refresh(self) -> None:
         """Ask for a reading soon."""
         self._wanted.set()
+
+    def refresh_later(self) -> None:
+        """Ask for a reading once a burst of changes is over, so that it does not take time from them."""
+        if not self._bursting:
+            self._bursting = True
+            asyncio.get_running_loop().call_later(_BURST, self._burst_ended)
 
     def also(self, facts: Callable[[], Mapping[str, Iterable[Fact]]]) -> None:
         """Ask another part, at each verdict, what it knows: about whole GPUs by UUID, about MIG devices by name."""
@@ -284,6 +292,10 @@ class Monitor:
         return await self._owners(found.gpus) if self._owners is not None and found.gpus else found.ownership
 
     # --- events ------------------------------------------------------------------------------------------------------
+
+    def _burst_ended(self) -> None:
+        self._bursting = False
+        self.refresh()
 
     async def _listen(self) -> None:
         pause = _FIRST_PAUSE

@@ -16,6 +16,8 @@ from hack.benchmarks.device_plugin import device_plugin
 from hack.benchmarks.partitions import partitions
 from hack.benchmarks.report import Report
 from hack.benchmarks.scale import CLAIMS_PER_NODE, SIZES, scale
+from hack.benchmarks.sharing import sharing
+from hack.benchmarks.telemetry import telemetry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 USUAL = {
     **agent.PARTS,
     "partitions": "slices of 16 H100 with all placements: built, published, and changed by a claim",
+    "sharing": "claims with partitions, time slices and MPS, beside what the tools themselves take",
     "device-plugin": "Allocate beside an empty call, the list of 1,000 replicas, preferred sets, memory",
+    "telemetry": "a scrape of 8 GPUs x 7 partitions, and what it costs to be able to answer",
     "health": "from a fault to the slice and the kubelet's stream, and what a storm of events writes",
 }
 FURTHER = {
@@ -40,8 +44,12 @@ async def run(arguments: argparse.Namespace) -> Report:
         await agent.agent(report, chosen, rounds=arguments.rounds, idle_seconds=arguments.idle)
     if "partitions" in parts:
         await partitions(report)
+    if "sharing" in parts:
+        await sharing(report, min(arguments.rounds, 30))
     if "device-plugin" in parts:
         await device_plugin(report, arguments.rounds)
+    if "telemetry" in parts:
+        await telemetry(report, min(arguments.rounds, 100), arguments.idle)
     if "health" in parts:
         await health.measure(report, min(arguments.rounds, 20))
     if "scale" in parts:

@@ -114,7 +114,7 @@ class World:
 
     # --- claims ------------------------------------------------------------------------------------------------------
 
-    async def claim(self, devices: Sequence[str]) -> dra.Claim:
+    async def claim(self, devices: Sequence[str], *, parameters: dict[str, Any] | None = None) -> dra.Claim:
         """Create a claim that is allocated to devices, as the scheduler would leave it."""
         name = f"c-{uuid.uuid4().hex[:12]}"
         request = {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": len(devices)}}
@@ -128,7 +128,11 @@ class World:
             },
         )
         results = [{"request": "r", "driver": "gpu.nvidia.com", "pool": NODE, "device": device} for device in devices]
-        created["status"] = {"allocation": {"devices": {"results": results}}}
+        allocation: dict[str, Any] = {"results": results}
+        if parameters is not None:
+            opaque = {"driver": "gpu.nvidia.com", "parameters": parameters}
+            allocation["config"] = [{"source": "FromClaim", "opaque": opaque}]
+        created["status"] = {"allocation": {"devices": allocation}}
         await self.api.update(f"{CLAIMS}/{name}/status", created)
         return dra.Claim(namespace="default", name=name, uid=created["metadata"]["uid"])
 
