@@ -127,7 +127,7 @@ class Bench:
                 what=f"prepare with {what}",
                 value=median(samples.prepare),
                 floor=self._common(records=2) + median(samples.tools),
-                limit=1.5,
+                limit=2,
                 floor_is=f"GET + 2 durable writes + CDI file + empty RPC + {tools}",
             )
         )
@@ -142,7 +142,7 @@ class Bench:
                 what="7 partitions of one GPU in 7 calls at once, wall",
                 value=median(self._burst),
                 floor=median(floor.get) + median(floor.rpc) + written + median(self._burst_tools),
-                limit=2,
+                limit=4,
                 floor_is="GET + empty RPC + 14 durable writes + 7 partitions",
             )
         )
