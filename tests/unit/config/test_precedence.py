@@ -64,7 +64,7 @@ MULTI_USER = {"apiVersion": API, "kind": "GpuConfig", "sharing": {"strategy": "M
     ("configs", "shared", "allowed"),
     [
         ([config(MULTI_USER)], (), True),
-        ([config(MULTI_USER)], ("b",), True),
+        ([config(MULTI_USER, "a")], ("b",), True),
         ([config(MULTI_USER)], ("a",), False),
         ([config(MULTI_USER, "a")], ("a",), False),
         ([config(MULTI_USER, "b")], ("a",), True),
