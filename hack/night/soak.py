@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import random
 import signal
 import sys
@@ -290,6 +291,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     arguments = parser.parse_args()
+    logging.basicConfig(level=logging.ERROR)  # that a call fails while its plugin is away is what this is about
     print(f"seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="gs", dir="/tmp") as directory:
         try:
