@@ -91,17 +91,27 @@ async def api(cluster: Cluster) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
+def driver_settings(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The driver's settings for a test, as its marks say; a module may have its own fixture in place of this one."""
+    return _settings(request.node)
+
+
+@pytest.fixture
 async def case(
-    request: pytest.FixtureRequest, api: Api, cluster: Cluster, namespace: str, options: Options
+    request: pytest.FixtureRequest,
+    api: Api,
+    cluster: Cluster,
+    namespace: str,
+    options: Options,
+    driver_settings: dict[str, str],
 ) -> AsyncIterator[Case]:
     """What a test works with; afterwards all that it created is gone."""
     request.node.stash[CLUSTER] = cluster
     for mark in request.node.iter_markers("needs"):
         cluster.require(*mark.args)
-    settings = _settings(request.node)
-    if settings:
+    if driver_settings:
         cluster.require(CONFIGURE_DRIVER)
-    await cluster.configure_driver(settings)
+    await cluster.configure_driver(driver_settings)
     published = await _published(cluster)
     for mark in request.node.iter_markers("gpus"):
         published.require(*mark.args, **mark.kwargs)

@@ -32,6 +32,18 @@ def gpu_label(case, node):
     return chosen, products.count(chosen)
 
 
+def model_server(resource, product):
+    """The pod of a model server as charts have it: four GPUs, a product, enough memory, a toleration."""
+    large = {"key": MEMORY, "operator": "Gt", "values": ["40000"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [large]}]}
+    return m.pod_spec(
+        [],
+        m.container("main", resources={"limits": {resource: "4"}}),
+        nodeSelector={PRODUCT: product},
+        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+    )
+
+
 async def test_nodes_are_labelled_with_their_most_numerous_product(case):
     node = case.gpus.all[0].pool
     labels = await labels_of(case, node)
@@ -49,16 +61,8 @@ async def test_a_deployment_of_four_gpus_is_placed_by_labels_and_served_by_a_cla
     labels = await labels_of(case, node)
     if int(labels[COUNT]) < 4 or int(labels[MEMORY]) <= 40000:
         pytest.skip(f"needs 4 GPUs of more than 40000 MiB; the labels tell of {labels[COUNT]} of {labels[MEMORY]} MiB")
-    large = {"key": MEMORY, "operator": "Gt", "values": ["40000"]}
-    terms = {"nodeSelectorTerms": [{"matchExpressions": [large]}]}
-    spec = m.pod_spec(
-        [],
-        m.container("main", resources={"limits": {resource: "4"}}),
-        nodeSelector={PRODUCT: labels[PRODUCT]},
-        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
-    )
     async with tainted_gpu_nodes(case):
-        await case.create(m.deployment("vllm", spec))
+        await case.create(m.deployment("vllm", model_server(resource, labels[PRODUCT])))
         await case.wait.one(
             "Deployment", "vllm", lambda item: item["status"].get("availableReplicas") == 1, "has a pod"
         )
