@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from driver.localcluster.apiserver.errors import StatusError
 from driver.localcluster.apiserver.objects import Object, metadata, name_of, namespace_of
@@ -12,9 +14,13 @@ from driver.localcluster.apiserver.objects import Object, metadata, name_of, nam
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.store import Store
 
+    _Names = WeakKeyDictionary[Store, dict[str, str]]
+
 log = logging.getLogger(__name__)
 
 _MESSAGE_MAX = 1024  # the API's limit for an Event's message
+_REMEMBERED = 20_000  # of each cluster
+_names: _Names = WeakKeyDictionary()  # under which name a happening was told, by its digest
 
 
 def record(
@@ -23,7 +29,11 @@ def record(
     """Tell of something that happened to an object; a repetition only counts up. Never raises."""
     message = message if len(message) <= _MESSAGE_MAX else f"{message[: _MESSAGE_MAX - 3]}..."
     digest = hashlib.sha256("\0".join((metadata(about).get("uid", ""), component, reason, message)).encode())
-    name, namespace = f"{name_of(about)[:200]}.{digest.hexdigest()[:16]}", namespace_of(about) or "default"
+    names, namespace = _names.setdefault(store, {}), namespace_of(about) or "default"
+    # By time, as everywhere: `kubectl describe` shows what came within one second in the order of names.
+    name = names.setdefault(digest.hexdigest(), f"{name_of(about)[:200]}.{time.time_ns():x}")
+    if len(names) > _REMEMBERED:
+        del names[next(iter(names))]
     try:
         if old := store.find("events", name, namespace):
             count = {"count": old.get("count", 1) + 1, "lastTimestamp": store.now()}

@@ -74,6 +74,23 @@ async def test_nodes_are_ready_from_the_start(cluster: LocalCluster) -> None:
         assert {item["type"]: item["status"] for item in node["status"]["conditions"]}["Ready"] == "True"
 
 
+async def test_a_node_is_described_without_complaint(cluster: LocalCluster) -> None:
+    described = await kubectl(cluster, "describe", "node", "a")
+    assert "HolderIdentity:  a" in described
+    assert "ailed" not in described
+    first = cluster.store.get("leases", "a", "kube-node-lease")
+    await cluster.node("a").kubelet.restart()
+    assert cluster.store.get("leases", "a", "kube-node-lease")["metadata"]["uid"] == first["metadata"]["uid"]
+
+
+async def test_events_of_one_second_come_in_their_order(cluster: LocalCluster) -> None:
+    spec = {"containers": [{"name": "c", "image": "busybox", "command": ["true"]}], "restartPolicy": "Never"}
+    cluster.store.create("pods", {"metadata": {"name": "p"}, "spec": spec}, "default")
+    await until(lambda: phase(cluster, "p") == "Succeeded")
+    reasons = [event["reason"] for event in cluster.store.list("events", "default")]
+    assert reasons == ["Scheduled", "Pulled", "Created", "Started"]
+
+
 async def test_a_claim_from_template_to_log_and_back(cluster: LocalCluster, plugin: DraPlugin) -> None:
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
     template = {"metadata": {"name": "one"}, "spec": {"spec": {"devices": {"requests": [request]}}}}
@@ -94,6 +111,7 @@ async def test_a_claim_from_template_to_log_and_back(cluster: LocalCluster, plug
     assert [item["type"] for item in pod["status"]["conditions"]].count("PodScheduled") == 1
     await until(lambda: cluster.node("b").kubelet.log_path(pod["metadata"]["uid"], "c").read_bytes())  # type: ignore[union-attr]
     assert await kubectl(cluster, "logs", "p1") == "see gpu-0\n"
+    assert "no times of output" in await kubectl(cluster, "logs", "p1", "--timestamps")
     await kubectl(cluster, "delete", "pod", "p1")
     await until(lambda: phase(cluster, "p3") == "Running", "the third gets the first's GPU")
     for name in ("p2", "p3"):

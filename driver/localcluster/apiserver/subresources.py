@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.registry import Target
     from driver.localcluster.apiserver.store import Store
 
+_NO_TIMES = "the embedded cluster keeps no times of output: --timestamps, --since and --since-time have no effect"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRequest:
@@ -70,6 +72,8 @@ class Subresources:
         pod = self._store.get("pods", target.name, target.namespace)
         log = _log_request(pod, request.query)
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        if log.timestamps or log.since_seconds is not None or "sinceTime" in request.query:
+            response.headers["Warning"] = f'299 - "{_NO_TIMES}"'
         response.enable_chunked_encoding()
         if self.log_source is None:
             raise errors.StatusError(501, "NotImplemented", "this cluster keeps no logs of containers")

@@ -74,9 +74,20 @@ def _default_container(container: Object) -> None:
             "terminationMessagePolicy": "File",
         },
     )
+    for port in container.get("ports") or ():
+        port.setdefault("protocol", "TCP")
+    for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+        _default_probe(container.get(kind))
     resources = container["resources"]
     if resources.get("limits"):
         resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
+
+
+def _default_probe(probe: Object | None) -> None:
+    if probe:
+        _fill(probe, {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+        if probe.get("httpGet"):
+            _fill(probe["httpGet"], {"path": "/", "scheme": "HTTP"})
 
 
 def _qos(spec: Object) -> str:

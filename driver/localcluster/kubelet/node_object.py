@@ -6,13 +6,14 @@ import os
 import platform
 from typing import TYPE_CHECKING, Any
 
-from driver.localcluster.apiserver.objects import clone
+from driver.localcluster.apiserver.objects import clone, metadata
 from driver.localcluster.kubelet.pod_state import NODE_IP
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.store import Store
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_LEASES = "kube-node-lease"
 _CONDITIONS = (
     ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
     ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
@@ -40,6 +41,19 @@ class NodeObject:
             }
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._name, "labels": labels}, "spec": {}}
             self._store.create("nodes", node)
+        self._take_lease()
+
+    def _take_lease(self) -> None:
+        """Write the lease that `kubectl describe node` shows. It is not renewed: an idle cluster writes nothing."""
+        moment = self._store.now().replace("Z", ".000000Z")
+        spec = {"holderIdentity": self._name, "leaseDurationSeconds": 40, "renewTime": moment}
+        if self._store.find("leases", self._name, _LEASES):
+            self._store.patch("leases", self._name, {"spec": spec}, _LEASES)
+        elif self._store.find("namespaces", _LEASES):
+            node = metadata(self.get())
+            owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": node["uid"]}
+            about = {"name": self._name, "ownerReferences": [owner]}
+            self._store.create("leases", {"metadata": about, "spec": spec}, _LEASES)
 
     def get(self) -> dict[str, Any]:
         """Return the object."""

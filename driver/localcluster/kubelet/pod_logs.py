@@ -1,6 +1,7 @@
 """Read a container's output, from the file that it writes to.
 
-The file has the output as it is, without times: `--timestamps` and `--since` have no effect.
+The file has the output as it is, without times: `--timestamps` and `--since` have no effect, and the
+API server says so.
 """
 
 from __future__ import annotations

@@ -325,3 +325,22 @@ async def test_one_clients_nonsense_does_not_reach_another(client):
     writer.close()
     await writer.wait_closed()
     assert (await client.ask("GET", "/version")).status == 200
+
+
+async def test_probes_and_ports_of_pods_get_their_defaults(client):
+    container = {
+        "name": "c",
+        "image": "x",
+        "ports": [{"containerPort": 80}],
+        "livenessProbe": {"httpGet": {"port": 80}},
+    }
+    made = await client.ask("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": [container]}})
+    (stored,) = made.body["spec"]["containers"]
+    assert stored["ports"] == [{"containerPort": 80, "protocol": "TCP"}]
+    assert stored["livenessProbe"] == {
+        "httpGet": {"port": 80, "path": "/", "scheme": "HTTP"},
+        "timeoutSeconds": 1,
+        "periodSeconds": 10,
+        "successThreshold": 1,
+        "failureThreshold": 3,
+    }
