@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from tests.conformance.driver_process import DriverProcess
     from tests.conformance.node import NodeFiles
 
 RESTART_KUBELET = "restart-kubelet"
@@ -83,6 +84,10 @@ class Cluster:
 
     async def start_driver(self) -> None:
         """Start the driver again (restart-driver)."""
+        raise NotImplementedError
+
+    def another_driver(self, settings: Mapping[str, str]) -> AbstractAsyncContextManager[DriverProcess]:
+        """Run another instance of the driver beside it, as a rolling update does (restart-driver)."""
         raise NotImplementedError
 
     async def configure_driver(self, settings: Mapping[str, str]) -> None:

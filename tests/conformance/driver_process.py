@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from pathlib import Path
 
 _TAIL = 30  # lines
@@ -55,6 +56,35 @@ class DriverProcess:
     async def ended(self, number: int = signal.SIGTERM) -> int:
         """End it without blocking the caller; see `end`."""
         return await asyncio.to_thread(self.end, number)
+
+    @contextlib.asynccontextmanager
+    async def beside(self, settings: Mapping[str, str]) -> AsyncIterator[DriverProcess]:
+        """Run another instance with these settings beside this one's; it ends with the block, if not before."""
+        other = DriverProcess(self._arguments, self._log.with_name("another-driver.log"))
+        other._log.unlink(missing_ok=True)
+        other.settings = {**self.settings, **settings}
+        other.start()
+        try:
+            yield other
+        finally:
+            await other.ended(signal.SIGKILL)
+
+    async def says(self, text: str, patience: float) -> None:
+        """Wait until a line of its log has this text."""
+        try:
+            async with asyncio.timeout(patience):
+                while text not in self._log.read_text(errors="replace"):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"the driver has not said {text!r} after {patience:g} s:\n{self.tail()}") from None
+
+    async def exits(self, patience: float) -> int:
+        """Wait until it ends by itself; return its exit status."""
+        assert self._process is not None, "start it first"
+        try:
+            return await asyncio.to_thread(self._process.wait, patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver has not ended after {patience:g} s:\n{self.tail()}") from None
 
     def _more(self) -> list[str]:
         flags = ((f"--{name.replace('_', '-')}", value) for name, value in self.settings.items())

@@ -20,6 +20,7 @@ from tests.conformance.node import NodeFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+    from contextlib import AbstractAsyncContextManager
 
 NODE = "node-a"
 TIMES = Times(
@@ -101,6 +102,10 @@ class EmbeddedCluster(cluster.Cluster):
     async def start_driver(self) -> None:
         """Start the driver."""
         self._driver.start()
+
+    def another_driver(self, settings: Mapping[str, str]) -> AbstractAsyncContextManager[DriverProcess]:
+        """Run another instance beside the driver."""
+        return self._driver.beside(settings)
 
     async def configure_driver(self, settings: Mapping[str, str]) -> None:
         """Start the driver anew if it has other settings."""

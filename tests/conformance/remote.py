@@ -15,6 +15,7 @@ from tests.conformance.node import NodeFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from tests.conformance.options import Options
 
@@ -80,6 +81,10 @@ class ProcessCluster(InstalledCluster):
     async def start_driver(self) -> None:
         """Start the driver."""
         self._driver.start()
+
+    def another_driver(self, settings: Mapping[str, str]) -> AbstractAsyncContextManager[DriverProcess]:
+        """Run another instance beside the driver."""
+        return self._driver.beside(settings)
 
     async def configure_driver(self, settings: Mapping[str, str]) -> None:
         """Start the driver anew if it has other settings."""
