@@ -8,6 +8,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from driver.cdi.extras import Extras
+from driver.cdi.root import Root
 from driver.cdi.static import StaticSpec
 from driver.config.ownership import decode_rules, parse_rules
 from driver.deviceplugin.backed import backed_gpus
@@ -89,6 +91,7 @@ class Offering:
                 _Observer(metrics, self.handover),
                 events,
                 mps,
+                _extras(settings),
             )
 
     @property
@@ -251,6 +254,15 @@ class _Observer:
 def _follows_classes(settings: Settings) -> bool:
     """Say whether DeviceClasses decide who has the GPUs: only where the device plugin is on, and no rule decides."""
     return settings.serves_device_plugin and not settings.ownership and settings.ownership_file is None
+
+
+def _extras(settings: Settings) -> Extras | None:
+    """Return what looks for devices beside GPUs; fake GPUs have none beside them."""
+    if settings.fake:
+        return None
+    root = Root(settings.driver_root, settings.host_driver_root)
+    host_dev = settings.host_dev_root or (settings.host_driver_root if settings.dev_root is None else None)
+    return Extras(root, Root(settings.dev_root or settings.driver_root, host_dev))
 
 
 def _default(settings: Settings) -> str:

@@ -11,7 +11,7 @@ import os
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Protocol
 
-from driver.config.device_plugin import PluginConfig, decode_config, without_effect
+from driver.config.device_plugin import PluginConfig, decode_config
 from driver.errors import DriverError, InvalidValueError
 from driver.file_watch import changes
 from driver.model.decode import suggestion
@@ -189,7 +189,7 @@ class ConfigSource:
 
 
 def _name_unused(config: PluginConfig) -> None:
-    for one in without_effect(config):
+    for one in config.flags.unused:
         log.info("without effect: %s", one)
 
 

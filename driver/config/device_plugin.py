@@ -81,6 +81,14 @@ class PluginConfig:
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
 
+    @property
+    def extras(self) -> frozenset[str]:
+        """What containers are to get beside GPUs, as far as NVIDIA's runtime does not add it (`cdi.extras`)."""
+        by_runtime = not {"envvar", "volume-mounts"}.isdisjoint(self.flags.device_list_strategy)
+        wanted = {"gds": self.flags.gds, "mofed": self.flags.mofed, "gdrcopy": self.flags.gdrcopy}
+        wanted["imex"] = bool(self.imex_channels)
+        return frozenset(name for name, on in wanted.items() if on and not by_runtime)
+
 
 def decode_config(
     document: object, source: str, *, cli: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
@@ -112,24 +120,6 @@ def decode_config(
         if section is not None:
             section.done()
     return config
-
-
-def without_effect(config: PluginConfig) -> tuple[str, ...]:
-    """Return, for people, what the config says that changes nothing here, and why."""
-    notes = list(config.flags.unused)
-    by_runtime = not {"envvar", "volume-mounts"}.isdisjoint(config.flags.device_list_strategy)
-    switches = {
-        "imex.channelIDs": bool(config.imex_channels),
-        "flags.gdsEnabled": config.flags.gds,
-        "flags.mofedEnabled": config.flags.mofed,
-        "flags.gdrcopyEnabled": config.flags.gdrcopy,
-    }
-    notes += [
-        f"{name}: NVIDIA's container runtime reads it with the device list strategies envvar and volume-mounts only"
-        for name, on in switches.items()
-        if on and not by_runtime
-    ]
-    return tuple(notes)
 
 
 def _section(fields: Fields, key: str) -> Fields | None:

@@ -11,7 +11,9 @@ import grpc.aio
 
 from driver._pb import device_plugin_v1beta1_pb2 as pb
 from driver._pb import device_plugin_v1beta1_pb2_grpc as pb_grpc
+from driver.cdi.extras import Extras
 from driver.cdi.fake import FakeEdits
+from driver.cdi.root import Root
 from driver.cdi.static import StaticSpec
 from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
 from driver.localcluster.kubelet.device_grants import Grants
@@ -66,7 +68,9 @@ class Plugins:
         self.heard = Heard()
         self.files = StaticSpec(self.cdi, FakeEdits(root / "bin"))
         paths = PluginPaths(directory=self.directory, pod_uid=pod_uid)
-        self.plugins = DevicePlugins(paths, self.files, self.heard, self.heard)
+        self.root = root / "host"
+        self.extras = Extras(Root(self.root), Root(self.root))
+        self.plugins = DevicePlugins(paths, self.files, self.heard, self.heard, extras=self.extras)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Plugins]:

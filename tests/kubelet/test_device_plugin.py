@@ -170,6 +170,39 @@ async def test_annotations_and_several_strategies_at_once(plugins: Plugins, kube
     assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": ",".join(ids_of(node)), "NVIDIA_GDS": "enabled"}
 
 
+async def test_with_cdi_what_is_beside_gpus_is_given_too(plugins: Plugins, kubelet: Kubelet) -> None:
+    for path in ("dev/infiniband/uverbs0", "dev/nvidia-fs0", "etc/cufile.json"):
+        (plugins.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (plugins.root / path).touch()
+    document = {"flags": {"gdsEnabled": True, "mofedEnabled": True}, "imex": {"channelIDs": [0]}}
+    node = snapshot("h100:2")
+    await offered(plugins, kubelet, node, document)
+    (answer,) = await plugins.allocate(ids_of(node))
+    given = [(one.container_path, one.host_path, one.permissions) for one in answer.devices]
+    assert given == [
+        (f"/dev/{name}", f"{plugins.root}/dev/{name}", "rw") for name in ("nvidia-fs0", "infiniband/uverbs0")
+    ]
+    (mount,) = answer.mounts
+    assert (mount.container_path, mount.host_path, mount.read_only) == (
+        "/etc/cufile.json",
+        f"{plugins.root}/etc/cufile.json",
+        True,
+    )
+
+
+async def test_an_imex_channel_that_is_required_is_waited_for(plugins: Plugins, kubelet: Kubelet) -> None:
+    node = snapshot("h100:2")
+    await offered(plugins, kubelet, node, {"imex": {"channelIDs": [0], "required": True}})
+    code, message = await plugins.refused(ids_of(node))
+    assert code == "UNAVAILABLE"
+    assert "IMEX channel 0 is required" in message
+    channel = plugins.root / "dev/nvidia-caps-imex-channels/channel0"
+    channel.parent.mkdir(parents=True)
+    channel.touch()
+    (answer,) = await plugins.allocate(ids_of(node))
+    assert [one.host_path for one in answer.devices] == [str(channel)]
+
+
 async def test_replicas_of_one_gpu_give_it_once(plugins: Plugins, kubelet: Kubelet) -> None:
     node = snapshot("h100:2")
     await offered(plugins, kubelet, node, shared(4))

@@ -12,6 +12,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from driver.cdi.extras import IMEX
+from driver.cdi.spec import NO_EDITS
 from driver.cdi.static import StaticSpec, qualified
 from driver.deviceplugin.links import Links
 from driver.deviceplugin.prefer import Preference
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from driver.cdi.extras import Extras
+    from driver.cdi.spec import ContainerEdits
     from driver.config.device_plugin import PluginConfig
     from driver.kubelet.device_plugin.mps import MpsReplicas
     from driver.model.device import Device, Gpu
@@ -96,11 +100,13 @@ class DevicePlugins:
         observer: PluginObserver,
         tell: Teller,
         mps: MpsReplicas | None = None,
+        extras: Extras | None = None,
     ) -> None:
         self._paths = paths
         self._files = files
         self._observer = observer
         self._mps = mps
+        self._extras = extras
         self._tell = tell
         self._config: PluginConfig | None = None
         self._snapshot: Snapshot | None = None
@@ -169,6 +175,7 @@ class DevicePlugins:
                 preference=Preference(resource.devices, links, config.flags.shared_devices_allocation_policy),
                 why_not=self._why_not,
                 client_edits=self._mps.edits if self._mps is not None else lambda _: None,
+                extras=self._beside_gpus,
             )
             unhealthy = sum(bool(one.unhealthy) for one in resource.devices)
             self._observer.resource_offered(name, healthy=len(resource.devices) - unhealthy, unhealthy=unhealthy)
@@ -190,6 +197,13 @@ class DevicePlugins:
     def _why_not(self, one: str) -> str:
         """Say, by the newest Snapshot, why an id may not be given away; nothing if it may."""
         return _why_not(one, self._snapshot) if self._snapshot is not None else "is not known yet"
+
+    def _beside_gpus(self, config: PluginConfig) -> ContainerEdits:
+        wanted = config.extras
+        if self._extras is None or not wanted:
+            return NO_EDITS
+        channels = config.imex_channels if IMEX in wanted else ()
+        return self._extras.find(wanted - {IMEX}, channels, required=config.imex_required)
 
     async def _keep_daemons(self, found: Offer) -> Offer:
         """Have the MPS daemons that the replicas need; those of a GPU without one are unhealthy."""

@@ -13,6 +13,7 @@ import grpc.aio
 
 from driver._pb import device_plugin_v1beta1_pb2 as pb
 from driver._pb import device_plugin_v1beta1_pb2_grpc as pb_grpc
+from driver.cdi.spec import NO_EDITS
 from driver.errors import DriverError, InvalidValueError
 from driver.kubelet.device_plugin.answer import container_answer
 from driver.kubelet.device_plugin.registrar import OPTIONS, Listeners
@@ -67,6 +68,8 @@ class State:
     """Says why an id may not be given away, by the newest facts; nothing if it may."""
     client_edits: Callable[[str], ClientEdits | None]
     """Tells what a client of a GPU's MPS daemon needs; None if there is no daemon."""
+    extras: Callable[[PluginConfig], ContainerEdits] = lambda _: NO_EDITS
+    """Tells what every container gets beside GPUs."""
 
 
 class ResourceService(pb_grpc.DevicePluginServicer):
@@ -192,10 +195,21 @@ class ResourceService(pb_grpc.DevicePluginServicer):
         if _CDI & set(config.flags.device_list_strategy):
             self._check_files(devices)
         nodes = self._nodes(devices) if config.flags.pass_device_specs else ()
-        answer = container_answer(devices, config, cdi_name=self._cdi_name, nodes=nodes)
+        extras = self._extras(config)
+        answer = container_answer(devices, config, cdi_name=self._cdi_name, nodes=(*nodes, *extras.device_nodes))
+        answer.mounts.extend(
+            pb.Mount(container_path=one.container_path, host_path=one.host_path, read_only=True)
+            for one in extras.mounts
+        )
         if self._state.resource.sharing == "mps":
             self._add_client(answer, devices)
         return answer
+
+    def _extras(self, config: PluginConfig) -> ContainerEdits:
+        try:
+            return self._state.extras(config)
+        except DriverError as exc:
+            raise _Refused(grpc.StatusCode.UNAVAILABLE, str(exc)) from exc
 
     def _add_client(self, answer: pb.ContainerAllocateResponse, devices: Sequence[Offered]) -> None:
         """Let the container reach the MPS daemon of its GPU; whole devices of the resource have none."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from driver.config.device_plugin import NamePattern, decode_config, without_effect
+from driver.config.device_plugin import NamePattern, decode_config
 from driver.errors import InvalidValueError
 
 GPU = {"name": "nvidia.com/gpu", "replicas": 4}
@@ -76,13 +76,18 @@ def test_mps_fails_requests_for_several_unless_told_otherwise():
 
 
 def test_what_has_no_effect_is_named():
-    document = {"flags": {"gdsEnabled": True, "failOnInitError": False}, "imex": {"channelIDs": [0]}}
-    assert [note.split(": ")[-2] for note in without_effect(decode_config(document, "c"))] == [
-        "flags.failOnInitError",
-        "imex.channelIDs",
-        "flags.gdsEnabled",
-    ]
-    assert len(without_effect(decode_config(document, "c", cli={"device_list_strategy": "envvar"}))) == 1
+    document = {"flags": {"gdsEnabled": True, "failOnInitError": False}}
+    (note,) = decode_config(document, "c").flags.unused
+    assert note.startswith("c: flags.failOnInitError: this driver always waits")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [("cdi-cri", {"gds", "mofed", "imex"}), ("cdi-annotations", {"gds", "mofed", "imex"}), ("envvar,cdi-cri", set())],
+)
+def test_what_is_beside_gpus_is_ours_to_add_where_no_runtime_of_nvidias_does(strategy, expected):
+    document = {"flags": {"gdsEnabled": True, "mofedEnabled": True}, "imex": {"channelIDs": [0]}}
+    assert decode_config(document, "c", cli={"device_list_strategy": strategy}).extras == expected
 
 
 @pytest.mark.parametrize(
