@@ -96,8 +96,8 @@ class Node:
         await until(self.registration.exists)
         async with grpc.aio.insecure_channel(f"unix:{self.registration}") as channel:
             stub = reg_grpc.RegistrationStub(channel)
-            info = await stub.GetInfo(reg.InfoRequest(), timeout=5)
-            await stub.NotifyRegistrationStatus(reg.RegistrationStatus(plugin_registered=True), timeout=5)
+            info = await stub.GetInfo(reg.InfoRequest(), timeout=20)
+            await stub.NotifyRegistrationStatus(reg.RegistrationStatus(plugin_registered=True), timeout=20)
         return info
 
     async def claim(self, name: str, *devices: str, config: Sequence[dict[str, Any]] = ()) -> v1.Claim:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from driver.errors import DriverError
 
 
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
     """Wait until `condition` holds."""
     async with asyncio.timeout(seconds):
         while not condition():

@@ -104,7 +104,7 @@ async def wait_for(store: Store, resource: str, check: Any, namespace: str | Non
     """Return the first true answer of `check(objects)`, asked again at every change of the resource."""
     objects: list[Object] = []
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             if found := check(store.list(resource, namespace)):
                 return found
             async for _ in store.watch(resource, namespace):

@@ -69,6 +69,6 @@ def names(specs: Sequence[JsonObject]) -> list[list[str]]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait until a condition holds, at most 10 s."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.002)

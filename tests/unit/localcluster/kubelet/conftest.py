@@ -115,7 +115,7 @@ class Bench:
         self.store.delete("pods", name, "default", grace_seconds=grace)
 
 
-async def until(condition: Callable[[], Any], what: str = "", *, seconds: float = 10) -> Any:
+async def until(condition: Callable[[], Any], what: str = "", *, seconds: float = 30) -> Any:
     """Wait until a condition holds; say what was waited for if it never does."""
     try:
         async with asyncio.timeout(seconds):
