@@ -5,7 +5,7 @@ server-side apply under a field manager of our own, bound to the claim's UID: en
 and a claim of the same name that came later gets nothing. What the API server refuses is told once and left alone.
 
 When a claim is unprepared the API server drops the entries with the allocation (`dropDeallocatedStatusDevices`), which
-follows within seconds; those of a claim that stays allocated are taken back after that.
+follows within seconds, or the claim goes with its pod. Those of a claim that may stay allocated are taken back later.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class _Claim:
     """What is known about one claim's status."""
 
     ref: ClaimRef
+    made_for_pod: bool = False  # of a template: it goes with its pod
     written: list[JsonObject] = field(default_factory=list)
     refused: list[JsonObject] | None = None  # the entries that the API server will not take
     left_at: float = 0.0  # when it was unprepared
@@ -168,7 +169,8 @@ class ClaimStatusWriter:
     async def _keep(self, record: Record) -> None:
         claim = self._claims.get(record.claim.uid)
         if claim is None:
-            claim = _Claim(record.claim, written=await self._known(record.claim) if self._first else [])
+            known = await self._known(record.claim) if self._first else []
+            claim = _Claim(record.claim, made_for_pod=bool(record.pod_claim), written=known)
             self._claims[record.claim.uid] = claim
         if claim.left_at:
             claim.left_at, claim.over = 0.0, False  # prepared again
@@ -184,7 +186,7 @@ class ClaimStatusWriter:
 
     async def _leave(self, uid: str, claim: _Claim) -> None:
         """Take the entries back some time after the unprepare, if there is anything left to take back."""
-        if claim.over or not claim.written:
+        if claim.over or claim.made_for_pod or not claim.written:
             del self._claims[uid]
         elif not claim.left_at:
             claim.left_at = self._time()

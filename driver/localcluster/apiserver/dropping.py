@@ -86,7 +86,25 @@ def drop_from_claim_status(status: Object, old: Object, features: Features) -> N
     """Drop from a claim's status what is off."""
     if not features.enabled("DRAResourceClaimDeviceStatus") and "devices" not in old:
         status.pop("devices", None)
+    _drop_deallocated(status, old)
     _drop(features, _RESULT, list(_results(status)), list(_results(old)))
+
+
+def _drop_deallocated(status: Object, old: Object) -> None:
+    """Drop what drivers said about devices that the claim no longer has: who deallocates need not know of it."""
+    lost = {_key(one) for one in _results(old)} - {_key(one) for one in _results(status)}
+    devices = status.get("devices")
+    if not lost or not isinstance(devices, list):
+        return
+    kept = [one for one in devices if _key(one) not in lost]
+    if kept:
+        status["devices"] = kept
+    else:
+        del status["devices"]
+
+
+def _key(device: Object) -> tuple[object, ...]:
+    return tuple(device.get(name) for name in ("driver", "pool", "device", "shareID"))
 
 
 def _results(status: Object) -> Iterator[Object]:

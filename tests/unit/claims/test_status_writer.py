@@ -213,6 +213,26 @@ async def test_a_claim_that_is_prepared_again_in_time_keeps_its_entries(world: W
     await until(lambda: world.health("c") == "False")
 
 
+async def test_a_claim_that_was_made_for_a_pod_is_not_taken_back(world: World) -> None:
+    """It is deleted or deallocated with the pod: a write would come too late each time."""
+    made = world.allocate("c", "gpu-0", prepared=False)
+    world.records["c"] = replace(made, pod_claim="gpu")
+    writer = world.writer(take_back=0.01)
+    await until(lambda: world.health("c"))
+    world.records.clear()
+    world.allocate("later", "gpu-1")
+    writer.changed()
+    await until(lambda: world.health("later"))
+    world.records.clear()
+    writer.changed()
+    await until(lambda: not world.entries("later"))
+    assert world.entries("c")
+    claim = world.store.get("resourceclaims", "c", "ml")
+    status = {key: value for key, value in claim["status"].items() if key != "allocation"}
+    world.store.update_status("resourceclaims", {**claim, "status": status})
+    assert world.entries("c") == []
+
+
 async def test_a_claim_deleted_with_its_pod_is_left_in_peace(world: World) -> None:
     world.allocate("c", "gpu-0")
     writer = world.writer(take_back=0.01)
