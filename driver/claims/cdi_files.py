@@ -149,9 +149,14 @@ def _as_cdi(edits: ClientEdits) -> cdi.ContainerEdits:
 
 
 def _limits(recorded: RecordedDevice, device: Device, record: Record) -> cdi.ContainerEdits:
-    """Tell the container its part of a shared device. Only MPS enforces it; without, it is advice to the program."""
+    """Tell the container the claim's part of a shared device. Only MPS enforces it; without, it is advice.
+
+    Of several shares of one GPU, each tells their sum: a container that has all of them gets each variable only once.
+    """
     env = {}
-    memory = recorded.memory_limit
+    shares = [one for one in record.devices if one.holding.gpu_uuid == recorded.holding.gpu_uuid]
+    limits = [one.memory_limit for one in shares if one.memory_limit is not None]
+    memory = sum(limits) if recorded.memory_limit is not None and len(limits) == len(shares) else None
     if memory is not None:
         env[f"GPU_DRA_MEMORY_LIMIT_{device.gpu.index}"] = whole_mib(memory)
     if recorded.holding.share_id and any(isinstance(effect, MpsDaemon) for effect in record.effects):

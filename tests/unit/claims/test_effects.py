@@ -462,6 +462,15 @@ async def test_a_share_is_told_its_memory_even_where_nothing_enforces_it(bench: 
     assert "CUDA_MPS" not in bench.cdi(1)
 
 
+async def test_several_shares_of_one_gpu_in_one_claim_tell_their_sum(bench: Bench) -> None:
+    """A container that has both gets each variable once, so it must be right for both."""
+    bench.claims.add(claim(1, share(1), share(2), config=config(MPS)))
+    assert isinstance(await bench.prepare(1), tuple)
+    assert bench.cdi(1).count("GPU_DRA_MEMORY_LIMIT_1=40960M") == 2
+    assert bench.cdi(1).count("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=40960M") == 2
+    assert list(bench.hardware.daemons) == ["gpu-1"]
+
+
 async def test_a_claim_may_not_make_the_shares_of_others_one_users(bench: Bench) -> None:
     multi = {"strategy": "MPS", "mpsConfig": {"multiUser": True}}
     bench.claims.add(claim(1, share(1), config=config(multi)))
