@@ -28,6 +28,7 @@ class PodResources:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
+        self._problem = ""
 
     async def claims_in_use(self) -> frozenset[tuple[str, str]] | None:
         """Return (namespace, name) of the claims with our devices that pods use, or None if the kubelet can't tell.
@@ -67,15 +68,22 @@ class PodResources:
                 stub = pb_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
                 answer: pb.ListPodResourcesResponse = await stub.List(pb.ListPodResourcesRequest(), timeout=_TIMEOUT)
         except grpc.aio.AioRpcError as exc:
-            log.warning("the kubelet does not say which claims are in use: %s: %s", exc.code().name, exc.details())
+            self._failed(f"{exc.code().name}: {exc.details()}")
             return None
+        self._problem = ""
         return answer
+
+    def _failed(self, problem: str) -> None:
+        """Tell it once: the next to ask may come in a few seconds."""
+        if problem != self._problem:
+            log.warning("the kubelet does not say which claims are in use: %s", problem)
+        self._problem = problem
 
     def _is_there(self) -> bool:
         try:
             return self._socket.is_socket()
         except OSError as exc:
-            log.warning("the kubelet does not say which claims are in use: %s: %s", self._socket, exc.strerror)
+            self._failed(f"{self._socket}: {exc.strerror}")
             return False
 
 

@@ -54,6 +54,16 @@ async def test_a_kubelet_that_cannot_tell(short_tmp: Path, lister: Lister, caplo
     assert "rejected by rate limit" in caplog.text
 
 
+async def test_a_kubelet_that_keeps_silent_is_told_of_once(
+    short_tmp: Path, lister: Lister, caplog: pytest.LogCaptureFixture
+) -> None:
+    pods = PodResources(short_tmp / "kubelet.sock")
+    for refuse, times in ((True, 1), (True, 1), (False, 1), (True, 2)):
+        lister.refuse = refuse
+        assert (await pods.containers() is None) == refuse
+        assert caplog.text.count("rejected by rate limit") == times
+
+
 async def test_containers_with_our_devices(short_tmp: Path, lister: Lister) -> None:
     share = "0b6c1a6e-2f52-4a7b-8f9e-0d1c2b3a4f5e"
     shared = pb.ClaimResource(driver_name="gpu.nvidia.com", device_name="gpu-1", share_id=share)
