@@ -20,7 +20,7 @@ from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_mig_file import FakeMigFile
 from driver.inventory.fake_partition import FakePartitioner
 from driver.inventory.fake_spec import NodeSpec, load_node
-from driver.inventory.fake_usage import FakeUsage
+from driver.inventory.fake_usage import FakeUsage, with_faults
 from driver.inventory.fault_file import write_names
 from driver.inventory.faults import ATTRIBUTES, EVENTS, NO_FAULTS, GpuFaults, decode_faults
 from driver.inventory.health_faults import QUERIES, report
@@ -136,9 +136,9 @@ class FakeInventory:
         faults = await self._answering()
         boards = self._mig_file.boards()
         return {
-            gpu.uuid: self._usage.of(gpu, boards[gpu.uuid].state() if gpu.uuid in boards else None)
+            gpu.uuid: with_faults(self._usage.of(gpu, boards[gpu.uuid].state() if gpu.uuid in boards else None), one)
             for gpu in self._gpus
-            if not faults.of(gpu.uuid).lost
+            if not (one := faults.of(gpu.uuid)).lost
         }
 
     async def events(self) -> AsyncIterator[InventoryEvent]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from driver.inventory.faults import GpuFaults
     from driver.model.device import Gpu
     from driver.model.mig import MigInstance, MigState
 
 _LOG = logging.getLogger(__name__)
 
 _ALL = "all"
+_QUERIES = {
+    "memory": ("memory_total", "memory_used", "memory_free", "memory_reserved"),
+    "temperature": ("temperature",),
+    "ecc": ("ecc_uncorrected",),
+    "row_remap": ("rows_corrected", "rows_uncorrected", "remap_failed"),
+    "nvlink": ("nvlink_sent", "nvlink_received"),
+}  # of a faults file, and what they cost
 _MI = 1 << 20
 _RESERVED = 512 * _MI
 _IDLE_WATTS, _MOST_WATTS = 70.0, 700.0
@@ -94,6 +102,17 @@ class FakeUsage:
             self._loads = decode_loads(read_text(self._file), self._gpus, str(self._file)) if stamp else {}
         except DriverError as exc:
             _LOG.error("ignoring a bad usage file, fake GPUs stay as busy as they were: %s", exc)
+
+
+def with_faults(usage: GpuUsage, faults: GpuFaults) -> GpuUsage:
+    """Return the use as a GPU with these faults tells it: as hot as its checks say, and without what it can't tell."""
+    ills = faults.health
+    changes: dict[str, Any] = {"ecc_uncorrected": ills.ecc, "remap_failed": ills.row_remap == "failed"}
+    if ills.temperature is not None:
+        changes["temperature"] = ills.temperature
+    for query in (*faults.not_supported, faults.fails):
+        changes.update(dict.fromkeys(_QUERIES.get(query, ())))
+    return replace(usage, whole=replace(usage.whole, **changes))
 
 
 def decode_loads(data: str, gpus: Sequence[Gpu], path: str) -> Mapping[str, GpuLoad]:

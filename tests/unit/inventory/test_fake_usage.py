@@ -61,6 +61,17 @@ async def test_H5_a_lost_gpu_tells_nothing(tmp_path: Path) -> None:
     assert len(await inventory.usage()) == 1
 
 
+async def test_faults_show(tmp_path: Path) -> None:
+    inventory = FakeInventory.from_spec("h100:2", node_name="n", faults_file=tmp_path / "faults.yaml")
+    (tmp_path / "faults.yaml").write_text(
+        "gpus: {gpu-0: {temperature: 95, ecc: 2, row_remap: failed}, gpu-1: {not_supported: [memory, nvlink]}}"
+    )
+    first, second = [one.whole for one in (await inventory.usage()).values()]
+    assert (first.temperature, first.ecc_uncorrected, first.remap_failed) == (95, 2, True)
+    assert (second.memory_total, second.nvlink_sent) == (None, None)
+    assert second.power is not None
+
+
 async def test_a_bad_file_is_told_once_and_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "usage.yaml"
     usage = FakeUsage(GPUS, file)
