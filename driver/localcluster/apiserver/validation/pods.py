@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from driver.localcluster.apiserver.objects import clone
 from driver.localcluster.apiserver.validation import common
 from driver.localcluster.apiserver.validation.common import forbidden, invalid, required
+from driver.localcluster.apiserver.validation.resources import resource_errors
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.errors import Cause
@@ -71,6 +72,7 @@ def _names(path: str, items: list[Object]) -> list[Cause]:
 
 def _container(path: str, container: Object, claims: set[str | None], spec: Object) -> list[Cause]:
     found = [] if container.get("image") else [required(f"{path}.image")]
+    found += resource_errors(f"{path}.resources", container.get("resources") or {})
     for at, used in enumerate((container.get("resources") or {}).get("claims") or ()):
         where, name = f"{path}.resources.claims[{at}]", used.get("name", "")
         if not name:

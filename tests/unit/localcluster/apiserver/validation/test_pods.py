@@ -6,6 +6,8 @@ from driver.localcluster.apiserver import StatusError
 from driver.localcluster.apiserver.objects import clone
 from tests.unit.localcluster.apiserver.conftest import pod, template
 
+GPU = "nvidia.com/gpu"
+
 
 def refused(store, plural, obj):
     with pytest.raises(StatusError) as caught:
@@ -29,6 +31,17 @@ def container(**more):
         ({"restartPolicy": "Sometimes"}, 'Unsupported value: "Sometimes"'),
         (container(resources={"claims": [{"name": "g"}]}), 'claims[0]: Not found: "g"'),
         (container(resources={"claims": [{}]}), "claims[0].name: Required value"),
+        (
+            container(resources={"requests": {GPU: 1}}),
+            f"resources.limits[{GPU}]: Required value: Limit must be set for non overcommitable resources",
+        ),
+        (
+            container(resources={"requests": {GPU: 1}, "limits": {GPU: 2}}),
+            f'resources.requests[{GPU}]: Invalid value: "1": must be equal to {GPU} limit of 2',
+        ),
+        (container(resources={"limits": {GPU: "500m"}}), f'limits[{GPU}]: Invalid value: "500m": must be an integer'),
+        (container(resources={"limits": {GPU: "-1"}}), "must be greater than or equal to 0"),
+        (container(resources={"requests": {"cpu": 2}, "limits": {"cpu": 1}}), "less than or equal to cpu limit of 1"),
         (container(volumeMounts=[{"name": "v", "mountPath": "/v"}]), 'volumeMounts[0].name: Not found: "v"'),
         ({"volumes": [{"name": "v"}], **container(volumeMounts=[{"name": "v"}])}, "mountPath: Required value"),
         ({"resourceClaims": [{"name": "g"}]}, "must specify one of"),
