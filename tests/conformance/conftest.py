@@ -113,6 +113,7 @@ async def case(
         cluster.require(CONFIGURE_DRIVER)
     await cluster.configure_driver(driver_settings)
     published = await _published(cluster)
+    await _check_offered(api, driver_settings)
     for mark in request.node.iter_markers("gpus"):
         published.require(*mark.args, **mark.kwargs)
     made = Case(
@@ -124,6 +125,26 @@ async def case(
         stopped = await cluster.heal()
         await made.clean_up()
     assert not stopped, f"{stopped} when the case ended"
+
+
+NEEDED = {
+    "dynamic_mig": (36, "partitions", lambda device: "consumesCounters" in device),
+    "shares": (36, "shares of devices", lambda device: device.get("allowMultipleAllocations")),
+}
+"""What a setting has the driver offer, by what its devices are known, and since which minor version by default."""
+
+
+async def _check_offered(api: Api, settings: dict[str, str]) -> None:
+    """Skip the test where the API server drops what it is about; where it must not, the driver's not offering fails."""
+    listed = (await api.list(collection("ResourceSlice")))["items"]
+    devices = [device for item in listed for device in item["spec"].get("devices") or ()]
+    for name in settings.keys() & NEEDED.keys():
+        since, what, offered = NEEDED[name]
+        if any(offered(device) for device in devices):
+            continue
+        version = await api.get("/version")
+        assert int(version["minor"].rstrip("+")) < since, f"the driver offers no {what} in spite of --{name}"
+        pytest.skip(f"the API server ({version['gitVersion']}) knows no {what}")
 
 
 def _settings(item: pytest.Item) -> dict[str, str]:
