@@ -18,13 +18,14 @@ from driver.kube.device_classes import DeviceClasses
 from driver.kube.resources import ResourceApi
 from driver.kubelet.device_plugin.mps import HOLDER
 from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
-from driver.kubelet.sockets import Peer, probe
-from driver.model.ownership import Owner, Rule
+from driver.model.ownership import Owner, Rule, Rules
+from driver.peer_plugin import PeerPlugin
 from driver.plugin_config import ConfigSource, follow_yaml
 from driver.yaml_file import load_yaml, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from driver.cdi.edits import EditsSource
     from driver.config.device_plugin import PluginConfig
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from driver.kubelet.device_plugin.mps import MpsReplicas
     from driver.metrics import Metrics
     from driver.model.device import Gpu
-    from driver.model.ownership import Ownership, Rules
+    from driver.model.ownership import Ownership
     from driver.monitor import Monitor
     from driver.settings import Settings
 
@@ -41,8 +42,6 @@ log = logging.getLogger(__name__)
 
 _DAEMONS_AGAIN = 2.0  # seconds between looks whether an MPS daemon can be stopped
 _FACTS_WAIT = 5.0  # seconds that the first decision about owners waits for DeviceClasses and config
-
-_PEER_SOCKET = "nvidia-gpu.sock"
 
 STATUS_FILE = "ownership.json"
 """Below the driver's state directory: who has which GPU, as `gpu-dra migrate --status` shows it."""
@@ -80,6 +79,8 @@ class Offering:
         self._configs = ConfigSource(settings, client, tell=events, apply=self._apply)
         self._subscribers: list[Callable[[PluginConfig], None]] = []
         self._classes = DeviceClasses(ResourceApi(client)) if _follows_classes(settings) else None
+        self._peer = None if settings.serves_device_plugin else PeerPlugin(settings.device_plugins_dir)
+        self._told_of: Path | None = None
         self._reown = asyncio.Event()
         self._configured = asyncio.Event()
         self._has_waited = False
@@ -110,15 +111,18 @@ class Offering:
         if self._classes is not None:
             await self._first_facts(self._classes)
             self.handover.set_rules(self._with_backed(gpus, self._classes.resources))
+        elif self._peer is not None:
+            self._heed(self._peer.look())
         return await self.handover.owners(gpus)
 
     async def run(self, monitor: Monitor) -> None:
         """Serve until cancelled."""
-        self._remark_peer()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_facts(monitor), name="owners by what is found")
             if self._classes is not None:
                 tasks.create_task(self._classes.run(self._reown.set), name="device classes")
-                tasks.create_task(self._follow_classes(monitor), name="owners by device classes")
+            if self._peer is not None:
+                tasks.create_task(self._peer.run(self._reown.set), name="other device plugins")
             tasks.create_task(self.handover.run(monitor.reown), name="ownership")
             if self._settings.ownership_file is not None:
                 tasks.create_task(self._follow_rules(), name="ownership file")
@@ -141,17 +145,6 @@ class Offering:
         if self._configs.config is None:
             return "the device plugin has no config yet"
         return self._plugins.missing()
-
-    def _remark_peer(self) -> None:
-        """Warn if NVIDIA's device plugin gives away the GPUs that this agent offers through DRA (K6)."""
-        peer = self._settings.device_plugins_dir / _PEER_SOCKET
-        if self._plugins is None and probe(peer) is Peer.LIVE:
-            message = (
-                f"another device plugin serves {peer}: pods that it gives GPUs to are seen only afterwards, so a GPU "
-                "may be given twice; stop it, or keep it off this node"
-            )
-            log.warning("%s", message)
-            self._events.emit("AnotherDevicePlugin", message, warning=True)
 
     def daemon_died(self) -> None:
         """Look whether an MPS daemon has to be started again."""
@@ -200,11 +193,31 @@ class Offering:
                     await classes.known.wait()
                     await self._configured.wait()
 
-    async def _follow_classes(self, monitor: Monitor) -> None:
+    async def _follow_facts(self, monitor: Monitor) -> None:
         while True:
             await self._reown.wait()
             self._reown.clear()
             await monitor.reown()
+
+    # --- other device plugins ----------------------------------------------------------------------------------------
+
+    def _heed(self, peer: Path | None) -> None:
+        """Offer nothing that another device plugin gives away (K6), unless rules of ours say who has the GPUs."""
+        settings = self._settings
+        decided = bool(settings.ownership) or settings.ownership_file is not None
+        if not decided:
+            self.handover.set_rules(self._inline if peer is None else Rules(default=Owner.WITHHELD))
+        if peer is not None and peer != self._told_of:
+            message = f"another device plugin serves {peer}: " + (
+                "pods that it gives GPUs to are seen only afterwards, so a GPU may be given twice; stop it, or keep "
+                "it off this node"
+                if decided
+                else "all GPUs are withheld from claims, as none may be given twice; stop it on this node, have this "
+                "agent serve its pods (device_plugin_config), or say who has which GPU (ownership)"
+            )
+            log.warning("%s", message)
+            self._events.emit("AnotherDevicePlugin", message, warning=True)
+        self._told_of = peer
 
     # --- rules -------------------------------------------------------------------------------------------------------
 

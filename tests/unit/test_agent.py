@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
 import signal
@@ -22,7 +23,7 @@ from tests.agent_process import DRA, NODE, Node, agent, nothing_missing, until
 from tests.kubelet.pods import Lister
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 
@@ -377,18 +378,49 @@ async def test_idle_means_no_write(node: Node) -> None:
         assert [call for call in list(node.api.audit.calls)[before:] if call.writes] == []
 
 
-async def test_K6_another_device_plugin_is_told_of_at_the_start(node: Node) -> None:
-    directory = node.kubelet_root / "device-plugins"
-    directory.mkdir()
+@contextlib.contextmanager
+def another_plugin(node: Node) -> Iterator[None]:
+    """Serve as NVIDIA's device plugin does."""
+    path = node.kubelet_root / "device-plugins/nvidia-gpu.sock"
+    path.parent.mkdir(exist_ok=True)
     with socket.socket(socket.AF_UNIX) as peer:
-        peer.bind(str(directory / "nvidia-gpu.sock"))
+        peer.bind(str(path))
         peer.listen()
-        async with agent(node):
+        yield
+    path.unlink()
 
-            async def told() -> bool:
-                return "AnotherDevicePlugin" in await node.events()
 
-            await until(told)
+async def test_K6_beside_another_device_plugin_nobody_else_gets_its_gpus(node: Node) -> None:
+    def is_told() -> bool:
+        return any("all GPUs are withheld from claims" in line for line in process.log)
+
+    with another_plugin(node):
+        async with agent(node) as process:
+            await node.register()
+            await until(lambda: nothing_missing(process))
+            await until(is_told)
+            assert "AnotherDevicePlugin" in await until(node.events)
+            assert await node.devices() == []
+
+
+async def test_K6_who_says_that_dra_has_them_is_warned(node: Node) -> None:
+    with another_plugin(node):
+        async with agent(node, ownership="dra") as process:
+            await node.register()
+            await until(node.devices)
+            await until(lambda: any("may be given twice" in line for line in process.log))
+
+
+async def test_K6_gpus_are_withdrawn_when_another_device_plugin_comes(node: Node) -> None:
+    async with agent(node):
+        await node.register()
+        await until(node.devices)
+        with another_plugin(node):
+
+            async def withdrawn() -> bool:
+                return await node.devices() == []
+
+            await until(withdrawn)
 
 
 # --- device plugin ----------------------------------------------------------------------------------------------------
