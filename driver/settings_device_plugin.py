@@ -25,7 +25,8 @@ class DevicePluginSettings(TelemetrySettings):
         options.text("RULES"),
         "",
         "who offers which GPU: dra, device-plugin or withheld, with rules such as dra;device-plugin:index=0,1 "
-        "(by index, uuid, pci, product or count); dra if empty, or device-plugin if that is on",
+        "(by index, uuid, pci, product or count); if empty dra, device-plugin if that is on, or withheld while "
+        "another device plugin serves GPUs on this node",
         group=_PLUGIN,
     )
     ownership_file: Path | None = option(
@@ -44,7 +45,12 @@ class DevicePluginSettings(TelemetrySettings):
         "nvidia.com/device-plugin.config names one",
         group=_PLUGIN,
     )
-    mig_strategy: str = option(options.text("none|single|mixed"), "", "how MIG devices are offered", group=_PLUGIN)
+    mig_strategy: str = option(
+        options.text("none|single|mixed"),
+        "",
+        "how MIG devices are offered: not at all (if empty), as nvidia.com/gpu if all are alike, or by profile",
+        group=_PLUGIN,
+    )
     device_list_strategy: str = option(
         options.text("STRATEGY,…"),
         "",

@@ -1,4 +1,8 @@
-"""Snapshot and config to extended resources: which devices each has, complete and in stable order. Pure."""
+"""Snapshot and config to extended resources: which devices each has, complete and in stable order. Pure.
+
+With the MIG strategy `none`, a GPU in MIG mode is not offered, unlike the peer's: CUDA needs one of its MIG devices,
+and a container that is given the GPU alone has none.
+"""
 
 from __future__ import annotations
 
