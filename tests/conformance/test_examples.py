@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -18,6 +18,8 @@ class Expected:
     total: int
     pattern: str = ""
     linked: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    """Of the driver, where the usual ones don't do."""
 
 
 EXPECTED = {
@@ -30,6 +32,14 @@ EXPECTED = {
     ),
     "shared-between-pods": Expected(sees={"shared-between-pods-1/main": 1, "shared-between-pods-2/main": 1}, total=1),
     "fallback-list": Expected(sees={"fallback-list/main": 1}, total=1, pattern="H[12]00"),
+    "mig-partition": Expected(
+        sees={"mig-partition/main": 1}, total=1, pattern="H100", settings={"gpus": "h100", "dynamic_mig": "all"}
+    ),
+    "time-slicing": Expected(sees={"time-slicing/main": 1}, total=1),
+    "mps": Expected(sees={"mps/main": 1}, total=1),
+    "gpu-share": Expected(
+        sees={"gpu-share-1/main": 1, "gpu-share-2/main": 1}, total=1, settings={"gpus": "h100", "shares": "memory"}
+    ),
     "extended-resource": Expected(sees={"extended-resource/main": 2}, total=2),
     "vllm": Expected(sees={"vllm/vllm": 4}, total=4, pattern="H[12]00|B200|A100.*80", linked=True),
 }
@@ -39,7 +49,10 @@ def test_every_example_is_here():
     assert sorted(EXPECTED) == examples.names()
 
 
-@pytest.mark.parametrize("name", EXPECTED)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.driver(**one.settings), id=name) for name, one in EXPECTED.items()],
+)
 async def test_example(case, name):
     expected = EXPECTED[name]
     case.gpus.require(expected.total, expected.pattern, linked=expected.linked)

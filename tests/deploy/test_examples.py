@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import json
 import re
 
+import jsonschema
 import pytest
 
+from driver.config.parameters import decode
 from driver.localcluster.scheduler import cel
 from tests.deploy.manifests import DEPLOY, EXAMPLES, build, load
 
@@ -110,6 +113,21 @@ def test_the_classes_tell_gpus_from_partitions():
     assert chosen == {"gpu.nvidia.com": [True, False, False], "mig.nvidia.com": [False, True, False]}
 
 
+def parameters(path):
+    """The opaque parameters of an example's claims."""
+    configs = [config for spec in claim_specs(load(path)).values() for config in spec["devices"].get("config", [])]
+    return [config["opaque"]["parameters"] for config in configs]
+
+
+def test_parameters_are_what_the_shipped_schema_and_the_driver_take():
+    schema = json.loads((DEPLOY / "parameters.schema.json").read_text())
+    found = [content for path in EXAMPLES for content in parameters(path)]
+    assert found
+    for content in found:
+        jsonschema.validate(content, schema)
+        decode(content, "parameters")
+
+
 def test_there_are_examples():
     assert {path.stem for path in EXAMPLES} >= {
         "whole-gpu",
@@ -120,6 +138,10 @@ def test_there_are_examples():
         "shared-between-pods",
         "fallback-list",
         "extended-resource",
+        "mig-partition",
+        "time-slicing",
+        "mps",
+        "gpu-share",
         "vllm",
     }
     assert "examples/" in (DEPLOY / "README.md").read_text()
