@@ -146,6 +146,7 @@ class LabelWriter:
             config=self._config,
             machine=self._host.machine(str(self._config.flags.gfd.get("machine_type_file") or "")),
             modes=self._host.modes(self._snapshot.gpus),
+            host_driver=self._host.hypervisor_driver(self._snapshot.gpus),
         )
         wanted = labels(self._snapshot, options)
         if wanted != self._wanted:

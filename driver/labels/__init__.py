@@ -59,9 +59,18 @@ def _node(snapshot: Snapshot, options: LabelOptions) -> dict[str, str]:
         f"{GPU}.machine": label_value(options.machine) or UNKNOWN_MACHINE,
         f"{PREFIX}mig.capable": flag(any(gpu.mig is not None for gpu in gpus)),
         f"{PREFIX}mps.capable": flag(is_mps(snapshot, options.config)),
-        f"{PREFIX}vgpu.present": flag(any(gpu.brand in _VIRTUAL for gpu in gpus)),
+        **_virtual(gpus, options),
         **_clique(gpus),
     }
+
+
+def _virtual(gpus: Iterable[Gpu], options: LabelOptions) -> dict[str, str]:
+    """Return whether GPUs are virtual, and the hypervisor's driver as far as it is known."""
+    host = options.host_driver
+    present = host is not None or any(gpu.brand in _VIRTUAL for gpu in gpus)
+    known = {"version": label_value(host.version), "branch": label_value(host.branch)} if host is not None else {}
+    found = {f"{PREFIX}vgpu.host-driver-{name}": value for name, value in known.items() if value}
+    return {f"{PREFIX}vgpu.present": flag(present), **found}
 
 
 def _clique(gpus: Iterable[Gpu]) -> dict[str, str]:

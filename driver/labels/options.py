@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from driver.config.device_plugin import NamePattern, Replicas
+    from driver.labels.vgpu import HostDriver
     from driver.model.device import Gpu
     from driver.model.snapshot import Snapshot
 
@@ -22,11 +23,15 @@ UNKNOWN_MACHINE = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelOptions:
-    """The device plugin's config, the machine's name, and `modes` by GPU UUID: what PCI says of a GPU's use."""
+    """The device plugin's config, the machine's name, and `modes` by GPU UUID: what PCI says of a GPU's use.
+
+    `host_driver` is the hypervisor's, where GPUs are virtual and tell.
+    """
 
     config: PluginConfig = field(default_factory=PluginConfig)
     machine: str = UNKNOWN_MACHINE
     modes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    host_driver: HostDriver | None = None
 
 
 def is_parted(gpu: Gpu, snapshot: Snapshot) -> bool:

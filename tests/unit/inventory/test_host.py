@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 
 from driver.inventory.host import Host
+from driver.labels.vgpu import HostDriver
+from tests.unit.labels.test_vgpu import DRIVER, capability, config
 from tests.unit.slices.helpers import gpus
 
 (GPU,) = gpus("l4")
@@ -47,3 +49,16 @@ def test_a_gpu_that_is_on_no_pci_bus(sys_root):
 def test_fake_gpus_compute_whatever_is_at_their_address(sys_root):
     (sys_root / "bus/pci/devices" / GPU.pci_bus_id / "class").write_text("0x030000")
     assert Host(sys_root, fake=True).modes([GPU]) == {GPU.uuid: "compute"}
+
+
+def test_a_gpu_that_is_not_virtual_tells_of_no_hypervisor(sys_root):
+    (sys_root / "bus/pci/devices" / GPU.pci_bus_id / "config").write_bytes(bytes(256))
+    assert Host(sys_root).hypervisor_driver([GPU]) is None
+
+
+def test_a_virtual_one_does(sys_root):
+    data = config(capability(DRIVER))
+    (sys_root / "bus/pci/devices" / GPU.pci_bus_id / "config").write_bytes(data)
+    assert Host(sys_root).hypervisor_driver([GPU]) == HostDriver("550.90.05", "r550_00")
+    assert Host(sys_root, fake=True).hypervisor_driver([GPU]) is None
+    assert Host(sys_root / "absent").hypervisor_driver([GPU]) is None
