@@ -6,7 +6,8 @@ import copy
 
 import pytest
 
-from driver.labels import TIMESTAMP, labels
+from driver.labels import TIMESTAMP, LabelOptions, labels
+from driver.labels.vgpu import HostDriver
 from tests.deploy import policies
 from tests.deploy.manifests import BUILDS, build, one
 from tests.deploy.policies import AGENT
@@ -42,6 +43,7 @@ def labelled(**changes):
         labels(plugins("h100@mig=1g.10gb*2"), options("single", sharing(gpu=2))),
         labels(plugins("h100@mig=1g.10gb+me+2g.20gb,h100"), options("mixed")),
         labels(snapshot("gb200:4"), options()),
+        labels(snapshot("l4"), LabelOptions(host_driver=HostDriver("550.90.05", "r550_00"))),
         {TIMESTAMP: "1700000000"},
     ],
 )

@@ -443,3 +443,25 @@ async def test_H9_preferred_allocation_asks_nothing_of_a_driver_that_is_slow(nod
                 dp.PreferredAllocationRequest(container_requests=[wanted] * 16), timeout=30
             )
     assert [len(set(one.deviceIDs)) for one in answer.container_responses] == [4] * 16
+
+
+async def test_the_device_plugins_config_says_what_is_healthy(node: Node) -> None:
+    (node.kubelet_root / "device-plugins").mkdir()
+    config = node.root / "config.yaml"
+    config.write_text("version: v1\nhealth: {ignoredXIDs: [79]}\n")
+
+    async def noticed() -> bool:
+        return "GPUHealthNotice" in await node.events()
+
+    async with agent(node, gpus="h100:2", device_plugin_config=str(config)):
+        path = node.kubelet_root / "device-plugins/nvidia-gpu.sock"
+        await until(path.exists)
+        async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+            lists = aiter(dp_grpc.DevicePluginStub(channel).ListAndWatch(dp.Empty()))
+            first, second = (device.ID for device in (await anext(lists)).devices)
+            save_faults(node.faults, Faults(gpus={first: GpuFaults(xids=(79,))}))
+            await until(noticed)
+            assert "GPUUnhealthy" not in await node.events()
+            config.write_text("version: v1\n")
+            listed = await asyncio.wait_for(anext(lists), 20)
+    assert {device.ID: device.health for device in listed.devices} == {first: "Unhealthy", second: "Healthy"}
