@@ -167,8 +167,8 @@ class Process:
         return found
 
     async def end(self, number: int = signal.SIGTERM) -> int:
-        if self.child.returncode is None:
-            self.child.send_signal(number)
+        if self.child.returncode is None:  # it is not reaped, so its number is still its own; it may have ended
+            os.kill(self.child.pid, number)  # `send_signal` would reap it behind asyncio's back
         async with asyncio.timeout(20):
             return await self.child.wait()
 

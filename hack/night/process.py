@@ -76,5 +76,5 @@ class Agent:
 
     async def _end(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
-            self._process.send_signal(number)
+            os.kill(self._process.pid, number)  # `send_signal` would reap one that just ended behind asyncio's back
         await asyncio.wait_for(self._process.wait(), 20)
