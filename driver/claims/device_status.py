@@ -1,7 +1,8 @@
 """What a claim's status says about its devices (`status.devices`, `AllocatedDeviceStatus` of resource.k8s.io). Pure.
 
 One entry per allocated device, under the keys of its allocation, with two conditions: `Ready`, it is prepared on its
-node; `Healthy`, its GPU may be used. The data is for people and for programs that want to know what they got.
+node; `Healthy`, its GPU may be used; and a third, `Withdrawn`, while its GPU is to leave DRA and the claim is what that
+waits for. The data is for people and for programs that want to know what they got.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from driver.claims.effect import MpsDaemon, Partition
 from driver.model import names
 from driver.model.device import MigDevice, MigPartition
+from driver.model.ownership import ALL_DRA, Owner
 from driver.model.quantity import binary_si
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from driver.claims.record import Record, RecordedDevice
     from driver.model.device import Device
@@ -66,9 +68,8 @@ def _entry(
     if current is not None and current.gpu.uuid != holding.gpu_uuid:
         current = None  # another GPU has the name now
     times = _times(before.get(key_of(entry), {}))
-    entry["conditions"] = [
-        _timed(one, times, now) for one in (_condition("Ready", "True", "Prepared"), _health(current, snapshot))
-    ]
+    found = (_condition("Ready", "True", "Prepared"), _health(current, snapshot), *_withdrawn(current, snapshot))
+    entry["conditions"] = [_timed(one, times, now) for one in found]
     entry["data"] = _fitting(_data(record, device, current))
     return entry
 
@@ -84,6 +85,13 @@ def _health(device: Device | None, snapshot: Snapshot) -> JsonObject:
     if health.healthy:
         return _condition("Healthy", "True", "Healthy", health.reason)
     return _condition("Healthy", "False", "Unhealthy", health.reason)
+
+
+def _withdrawn(device: Device | None, snapshot: Snapshot) -> Iterator[JsonObject]:
+    ownership = snapshot.ownership_of(device.gpu.uuid) if device is not None else ALL_DRA
+    if ownership.wanted is not Owner.DRA:
+        message = f"its GPU is to be {ownership.wanted}'s as soon as no claim holds it"
+        yield _condition("Withdrawn", "True", "OwnerChanges", message)
 
 
 def _times(entry: Mapping[str, Any]) -> dict[tuple[str, str], str]:

@@ -10,6 +10,7 @@ from driver.claims.device_status import MAX_DATA, device_statuses, key_of, own_e
 from driver.claims.effect import Partition
 from driver.model.health import Health
 from driver.model.mig import Placement
+from driver.model.ownership import Owner, Ownership
 from tests.unit.slices.helpers import FELL_OFF, NODE, partitioned, snapshot
 from tests.unit.telemetry.builders import held, record
 
@@ -98,6 +99,19 @@ def test_another_reason_is_no_transition():
         known = device_statuses(claim, sick, known, now)
     assert conditions(known[0])["Healthy"]["lastTransitionTime"] == THEN
     assert conditions(known[0])["Healthy"]["message"] == "XID 79; XID 48"
+
+
+def test_a_claim_that_a_change_of_owners_waits_for_says_so_meanwhile():
+    node = snapshot("h100:2")
+    claim = record("c", held("gpu-0", node.gpus[0].uuid), held("gpu-1", node.gpus[1].uuid))
+    leaving = Ownership(owner=Owner.DRA, wanted=Owner.DEVICE_PLUGIN, waiting_for="claim ns/c")
+    draining = replace(node, ownership=MappingProxyType({node.gpus[0].uuid: leaving}))
+    first, second = device_statuses(claim, draining, (), NOW)
+    withdrawn = conditions(first)["Withdrawn"]
+    assert (withdrawn["status"], withdrawn["reason"]) == ("True", "OwnerChanges")
+    assert withdrawn["message"] == "its GPU is to be device-plugin's as soon as no claim holds it"
+    assert "Withdrawn" not in conditions(second)
+    assert "Withdrawn" not in conditions(device_statuses(claim, node, [first], NOW)[0])
 
 
 @pytest.mark.parametrize("uuid", ["GPU-other", ""])
