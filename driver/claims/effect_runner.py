@@ -131,7 +131,7 @@ class EffectRunner:
                 level = await self._time_slices().get(effect.gpu)
                 return DEFAULT_TIME_SLICE if level is None else level
             case MpsDaemon():
-                self._mps()
+                self.client_edits(effect)  # what can't be started is refused before anything is recorded
                 return None
             case _:
                 assert_never(effect)

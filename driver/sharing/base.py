@@ -180,7 +180,10 @@ class MpsControl(Protocol):
         ...
 
     def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
-        """Return what the clients' containers need to reach the daemon. For a share add `limits.client_env`."""
+        """Return what the clients' containers need to reach the daemon. For a share add `limits.client_env`.
+
+        :raises InvalidValueError: the id is none with which `start` could work.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -135,16 +135,25 @@ class DaemonRoot:
         self._shm_root = shm_root
 
     def files(self, daemon_id: str) -> DaemonFiles:
-        """Return one daemon's.
+        """Return one daemon's, whether it can be started or not.
 
-        :raises InvalidValueError: the id is no file name, or its sockets' paths would be too long.
+        :raises InvalidValueError: the id is no file name.
         """
         names.check_uid(daemon_id, "MPS daemon")
-        files = DaemonFiles(self._root / daemon_id, self._shm_root / daemon_id)
+        return DaemonFiles(self._root / daemon_id, self._shm_root / daemon_id)
+
+    def usable(self, daemon_id: str) -> DaemonFiles:
+        """Return those of a daemon that can be started.
+
+        :raises InvalidValueError: as `files`, or its sockets' paths would be too long.
+        """
+        files = self.files(daemon_id)
         longest = names.UNIX_PATH_MAX - len(f"/{_LONGEST_SOCKET}")
         if len(bytes(files.pipe)) > longest:
             raise InvalidValueError(
-                "MPS daemon", daemon_id, f"{files.pipe} may have {longest} bytes, as sockets are made there"
+                "MPS daemon",
+                daemon_id,
+                f"{files.pipe} may have {longest} bytes, as sockets are made there: use a shorter state_dir",
             )
         return files
 

@@ -46,7 +46,7 @@ class Daemons(ABC, Generic[L]):
 
     async def start(self, daemon_id: str, spec: MpsSpec) -> None:
         """Have a daemon with these limits that answers, as `MpsControl.start`."""
-        files = self._files.files(daemon_id)
+        files = self._files.usable(daemon_id)
         async with self._lock(daemon_id):
             if self._has(daemon_id, spec) or await self._adopt(daemon_id, files, spec):
                 return

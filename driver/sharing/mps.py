@@ -75,7 +75,7 @@ class MpsDaemons(Daemons[Process]):
 
     def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
         """Return what the containers get, as `MpsControl.edits`."""
-        files = self._files.files(daemon_id)
+        files = self._files.usable(daemon_id)
         return client_edits(str(files.pipe), str(files.shm) if self._options.private_shm else _SHM)
 
     # --- starting ----------------------------------------------------------------------------------------------------

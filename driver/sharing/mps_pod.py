@@ -79,7 +79,7 @@ class MpsPods(Daemons[PodLife]):
 
     def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
         """Return what the containers get, as `MpsControl.edits`."""
-        files = self._files.files(daemon_id)
+        files = self._files.usable(daemon_id)
         return client_edits(str(files.pipe), str(files.shm))
 
     async def aclose(self) -> None:

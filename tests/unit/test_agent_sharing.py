@@ -183,6 +183,16 @@ async def test_a_daemon_that_does_not_come_up(world: World, start: str) -> None:
         await world.works("gpu-1", config=gpu_config(mps()))
 
 
+async def test_a_state_directory_too_deep_for_sockets(world: World) -> None:
+    """Nothing could be started, so there is nothing to undo, and the pod can go."""
+    deep = world.node.root / ("d" * 60)
+    async with agent(world.node, **world.settings(state_dir=str(deep))):
+        await until(world.node.service.exists)
+        error = await world.refused("gpu-1", config=gpu_config(mps()))
+        assert "use a shorter state_dir" in error
+        assert [*(deep / "claims").glob("*.json")] == []
+
+
 @ROOT
 async def test_a_limit_that_the_daemon_refuses(world: World) -> None:
     async with agent(world.node, **world.settings()):
