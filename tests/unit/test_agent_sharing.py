@@ -228,8 +228,8 @@ async def test_a_gpu_that_can_not_be_changed(world: World, step: str) -> None:
         await world.works(PART)
 
 
-async def test_a_mig_config_on_a_whole_gpu_and_the_reverse(world: World) -> None:
-    """Those that name no request apply by type, as in one claim for both; a claim's test names requests."""
+async def test_a_mig_config_that_names_no_request_is_not_for_whole_gpus(world: World) -> None:
+    """One that names a request with a whole GPU is refused: see the conformance suite."""
     async with agent(world.node, **world.settings()):
         await until(world.node.service.exists)
         await world.works("gpu-1", config=gpu_config(mps(), kind="MigDeviceConfig"))
