@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from driver.errors import InvalidValueError
 from driver.localcluster.apiserver import ApiServer, Features, LogRequest
 from driver.localcluster.apiserver.errors import StatusError
-from driver.localcluster.apiserver.objects import lookup
+from driver.localcluster.apiserver.objects import lookup, name_of
 from driver.localcluster.kubelet.kubelet import Kubelet
 from driver.localcluster.kubelet.paths import NodePaths
 from driver.localcluster.kubelet.times import Times
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from driver.localcluster.apiserver import Store
+    from driver.localcluster.apiserver.execution import ExecRequest
+    from driver.localcluster.apiserver.objects import Object
+    from driver.localcluster.containers.execution import Execution
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +73,7 @@ class LocalCluster:
         features = Features(kubernetes=kubernetes, gates=dict(feature_gates or {}))
         self.apiserver = ApiServer(root, features, port=port)
         self.apiserver.log_source = self._log
+        self.apiserver.exec_source = self._exec
         times = (times or Times()).scaled(time_scale)
         self.nodes = {
             name: LocalNode(name, Kubelet(name, self.store, NodePaths(root / name), times=times)) for name in nodes
@@ -128,11 +132,17 @@ class LocalCluster:
         await self.stop()
 
     async def _log(self, request: LogRequest) -> AsyncIterator[bytes]:
-        node = self.nodes.get(str(lookup(request.pod, "spec.nodeName") or ""))
-        if node is None:
-            raise StatusError(400, "BadRequest", f"pod {request.pod['metadata']['name']} does not have a host assigned")
-        async for chunk in node.kubelet.log(request):
+        async for chunk in self._kubelet_of(request.pod).log(request):
             yield chunk
+
+    async def _exec(self, request: ExecRequest) -> Execution:
+        return await self._kubelet_of(request.pod).exec(request)
+
+    def _kubelet_of(self, pod: Object) -> Kubelet:
+        node = self.nodes.get(str(lookup(pod, "spec.nodeName") or ""))
+        if node is None:
+            raise StatusError(400, "BadRequest", f"pod {name_of(pod)} does not have a host assigned")
+        return node.kubelet
 
 
 def _controllers(store: Store) -> list[Any]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driver.errors import InvalidValueError
+from driver.localcluster.apiserver.execution import ExecRequest
 from driver.localcluster.apiserver.objects import lookup
 from driver.localcluster.cluster import LocalCluster
 from tests.unit.localcluster.kubelet.conftest import until
@@ -118,6 +119,81 @@ async def test_a_claim_from_template_to_log_and_back(cluster: LocalCluster, plug
         cluster.store.delete("pods", name, "default")
     await until(lambda: not cluster.store.list("resourceclaims"), "generated claims go with their pods")
     assert plugin.recorder.methods().count("NodeUnprepareResources") == 3
+
+
+async def run(cluster: LocalCluster, *arguments: str, stdin: bytes = b"") -> tuple[int | None, str, str]:
+    """Run kubectl, with input; return its status, output and errors."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        str(KUBECTL), "--kubeconfig", str(cluster.kubeconfig), *arguments, stdin=pipe, stdout=pipe, stderr=pipe
+    )
+    async with asyncio.timeout(30):
+        out, err = await process.communicate(stdin)
+    return process.returncode, out.decode(), err.decode()
+
+
+@pytest.fixture
+async def shell(cluster: LocalCluster) -> str:
+    """Run a pod with an environment of its own; return its name."""
+    container = {"name": "c", "image": "busybox", "command": ["sleep", "100"], "env": [{"name": "A", "value": "b"}]}
+    cluster.store.create("pods", {"metadata": {"name": "p"}, "spec": {"containers": [container]}}, "default")
+    await until(lambda: phase(cluster, "p") == "Running")
+    return "p"
+
+
+async def test_commands_in_containers(cluster: LocalCluster, shell: str) -> None:
+    assert await run(cluster, "exec", shell, "--", "sh", "-c", "echo $A; echo no >&2") == (0, "b\n", "no\n")
+    status, out, err = await run(cluster, "exec", shell, "--", "sh", "-c", "exit 3")
+    assert (status, out) == (3, "")
+    assert "command terminated with exit code 3" in err
+    text = b"".join(b"%d\n" % number for number in range(50_000))
+    assert await run(cluster, "exec", "-i", shell, "--", "cat", stdin=text) == (0, text.decode(), "")
+    status, out, err = await run(cluster, "exec", shell, "--", "no-such-program")
+    assert status == 126
+    assert 'exec: "no-such-program": executable file not found in $PATH' in err
+
+
+async def test_a_command_on_a_terminal(cluster: LocalCluster, shell: str) -> None:
+    execution = await cluster.node(cluster.store.get("pods", "p", "default")["spec"]["nodeName"]).kubelet.exec(
+        ExecRequest(pod=cluster.store.get("pods", shell, "default"), container="c", command=("sh",), tty=True)
+    )
+    execution.resize(100, 30)
+    await execution.write(b"stty size; tty; exit 4\n")
+    seen = b""
+    while data := await execution.read(1):
+        seen += data
+    assert b"30 100" in seen
+    assert b"/dev/pts/" in seen
+    assert await execution.wait() == 4
+    await execution.aclose()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("exec", "nobody", "--", "true"), '"nobody" not found'),
+        (("exec", "p", "-c", "other", "--", "true"), "container other is not valid for pod p"),
+        (("attach", "p"), "the embedded cluster has no attach to pods"),
+    ],
+)
+async def test_commands_that_cannot_be_run(cluster: LocalCluster, shell: str, arguments: Any, message: str) -> None:
+    status, _, err = await run(cluster, *arguments)
+    assert status == 1
+    assert message in err
+
+
+async def test_a_client_that_goes_ends_its_command(cluster: LocalCluster, shell: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(str(KUBECTL), "--kubeconfig", str(cluster.kubeconfig), "exec", shell, "--"),
+        *("sh", "-c", "echo $$; exec sleep 100"),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    command = Path("/proc", (await process.stdout.readline()).decode().strip())
+    assert command.exists()
+    process.kill()
+    await process.wait()
+    await until(lambda: not command.exists())
 
 
 async def test_logs_of_a_pod_without_a_node_are_refused(cluster: LocalCluster) -> None:

@@ -21,12 +21,18 @@ _SUB_VERBS: Final = {
     "scale": ["get", "patch", "update"],
     "finalize": ["update"],
     "log": ["get"],
+    "attach": ["create", "get"],
+    "exec": ["create", "get"],
+    "portforward": ["create", "get"],
     "binding": ["create"],
     "eviction": ["create"],
     "token": ["create"],
 }
 _SUB_KINDS: Final = {
     "scale": ("autoscaling", "v1", "Scale"),
+    "attach": ("", "v1", "PodAttachOptions"),
+    "exec": ("", "v1", "PodExecOptions"),
+    "portforward": ("", "v1", "PodPortForwardOptions"),
     "binding": ("", "v1", "Binding"),
     "eviction": ("policy", "v1", "Eviction"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),

@@ -53,6 +53,9 @@ class Resource:
         return (("status",) if self.status else ()) + self.other_subresources
 
 
+_STREAMS = ("attach", "exec", "portforward")
+
+
 def _core() -> tuple[Resource, ...]:
     return (
         Resource(
@@ -62,7 +65,7 @@ def _core() -> tuple[Resource, ...]:
         Resource(group="", plural="nodes", kind="Node", namespaced=False, status=True, short_names=("no",)),
         Resource(
             group="", plural="pods", kind="Pod", namespaced=True, status=True, generation=True, short_names=("po",),
-            categories=("all",), other_subresources=("log", "binding", "eviction"),
+            categories=("all",), other_subresources=("log", "binding", "eviction", *_STREAMS),
         ),
         Resource(group="", plural="events", kind="Event", namespaced=True, short_names=("ev",)),
         Resource(

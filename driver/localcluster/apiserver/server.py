@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import asyncio
     from pathlib import Path
 
+    from driver.localcluster.apiserver.execution import ExecSource
     from driver.localcluster.apiserver.features import Features
     from driver.localcluster.apiserver.subresources import LogSource
 
@@ -86,6 +87,15 @@ class ApiServer:
     @log_source.setter
     def log_source(self, source: LogSource | None) -> None:
         self._subresources.log_source = source
+
+    @property
+    def exec_source(self) -> ExecSource | None:
+        """Who runs commands in containers."""
+        return self._subresources.exec_source
+
+    @exec_source.setter
+    def exec_source(self, source: ExecSource | None) -> None:
+        self._subresources.exec_source = source
 
     async def start(self) -> None:
         """Listen, and write the administrator's kubeconfig on the first start.

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from driver.localcluster.apiserver import answers, errors
 from driver.localcluster.apiserver.codec import parse
+from driver.localcluster.apiserver.execution import ExecRequest, ExecSource, serve
 from driver.localcluster.apiserver.objects import lookup, metadata
 from driver.localcluster.apiserver.writing import timestamp
 
@@ -48,6 +49,7 @@ class Subresources:
         self._store = store
         self._tokens = tokens
         self.log_source: LogSource | None = None
+        self.exec_source: ExecSource | None = None
 
     async def answer(self, request: web.BaseRequest, verb: str, target: Target) -> web.StreamResponse:
         """Answer one request.
@@ -57,6 +59,12 @@ class Subresources:
         name, post = target.subresource, verb == "create"
         if name == "log" and verb == "get":
             return await self._log(request, target)
+        if name == "exec":
+            wanted = _exec_request(self._store.get("pods", target.name, target.namespace), request.query)
+            return await serve(request, self.exec_source, wanted)
+        if name in ("attach", "portforward"):
+            text = f"the embedded cluster has no {name} to pods: it has logs and exec"
+            raise errors.StatusError(501, "NotImplemented", text)
         if name == "scale" and verb in ("get", "update", "patch"):
             return await self._scale(request, verb, target)
         if not post or name not in ("binding", "eviction", "token"):
@@ -150,6 +158,36 @@ def _scale_of(obj: Object) -> Object:
 
 
 def _log_request(pod: Object, query: Any) -> LogRequest:
+    return LogRequest(
+        pod=pod,
+        container=_container(pod, query),
+        follow=query.get("follow") == "true",
+        previous=query.get("previous") == "true",
+        tail_lines=_number(query, "tailLines"),
+        since_seconds=_number(query, "sinceSeconds"),
+        limit_bytes=_number(query, "limitBytes"),
+        timestamps=query.get("timestamps") == "true",
+    )
+
+
+def _exec_request(pod: Object, query: Any) -> ExecRequest:
+    command = tuple(query.getall("command", ()))
+    if not command:
+        raise errors.bad_request("you must specify at least 1 command for the container")
+    return ExecRequest(
+        pod=pod,
+        container=_container(pod, query),
+        command=command,
+        stdin=query.get("stdin") == "true",
+        tty=query.get("tty") == "true",
+    )
+
+
+def _container(pod: Object, query: Any) -> str:
+    """Return the container that is asked for, or the only one.
+
+    :raises StatusError: 400: there is none of that name, or several and no name.
+    """
     names = [
         container["name"]
         for field in ("initContainers", "containers", "ephemeralContainers")
@@ -163,16 +201,7 @@ def _log_request(pod: Object, query: Any) -> LogRequest:
         raise errors.bad_request(f"a container name must be specified for pod {pod_name}, {shown}")
     if container not in names:
         raise errors.bad_request(f"container {container} is not valid for pod {pod_name}")
-    return LogRequest(
-        pod=pod,
-        container=container,
-        follow=query.get("follow") == "true",
-        previous=query.get("previous") == "true",
-        tail_lines=_number(query, "tailLines"),
-        since_seconds=_number(query, "sinceSeconds"),
-        limit_bytes=_number(query, "limitBytes"),
-        timestamps=query.get("timestamps") == "true",
-    )
+    return str(container)
 
 
 def _number(query: Any, name: str) -> int | None:

@@ -43,13 +43,17 @@ def enter(arguments: list[str]) -> None:
     mode, pid, bundle, *command = arguments
     try:
         with open(f"{bundle}/config.json", encoding="utf-8") as file:
-            process = json.load(file)["process"]
-        if mode != "plain":
+            config = json.load(file)
+        process = config["process"]
+        if mode == "plain":
+            _enter_plain(mode, config)
+        else:
             rootfs.join(pid, user_namespace=mode == "user")
         os.chdir(process.get("cwd") or "/")
         _become(process["user"])
         _execute(command, dict(item.partition("=")[::2] for item in process["env"]))
-    except (OSError, rootfs.SetupError):
+    except (OSError, rootfs.SetupError) as exc:
+        os.write(2, f"OCI runtime exec failed: exec failed: unable to start container process: {exc}\n".encode())
         os._exit(126)
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import driver
 from driver.localcluster.containers import cdi
 from driver.localcluster.containers.errors import CdiError, ContainerError
+from driver.localcluster.containers.execution import Execution
 from driver.localcluster.containers.oci import ContainerRequest, configuration
 from driver.localcluster.containers.process import Container
 
@@ -100,11 +101,7 @@ class ContainerRuntime:
     async def exec(self, container: Container, command: Sequence[str], timeout: float) -> int:  # noqa: ASYNC109
         """Run a command in a running container, output thrown away; return its exit code, -1 if it took too long."""
         process = await asyncio.create_subprocess_exec(
-            *_PYTHON_EXEC,
-            await self.mode(),
-            str(container.pid),
-            str(container.bundle),
-            *command,
+            *await self._entering(container, command),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -119,6 +116,16 @@ class ContainerRuntime:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+    async def attach(self, container: Container, command: Sequence[str], *, stdin: bool, tty: bool) -> Execution:
+        """Run a command in a running container for somebody who looks at it.
+
+        :raises OSError: it can't be started.
+        """
+        return await Execution.start(await self._entering(container, command), stdin=stdin, tty=tty)
+
+    async def _entering(self, container: Container, command: Sequence[str]) -> list[str]:
+        return [*_PYTHON_EXEC, await self.mode(), str(container.pid), str(container.bundle), *command]
 
     def of_pod(self, pod_uid: str) -> list[Container]:
         """Return the pod's containers, in the order of their start."""

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
+    from driver.localcluster.apiserver.execution import ExecRequest
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.apiserver.store import Store
     from driver.localcluster.apiserver.subresources import LogRequest
+    from driver.localcluster.containers.execution import Execution
     from driver.localcluster.kubelet.paths import NodePaths
 
 _log = logging.getLogger(__name__)
@@ -131,6 +133,17 @@ class Kubelet:
         follow = await self.runtime.writer(path) if request.follow else None
         async for chunk in read_log(path, container=follow, tail=request.tail_lines, limit=request.limit_bytes):
             yield chunk
+
+    async def exec(self, request: ExecRequest) -> Execution:
+        """Run a command in a container.
+
+        :raises StatusError: 400: the container does not run.
+        """
+        containers = self.runtime.of_pod(str(metadata(request.pod)["uid"]))
+        found = [item for item in containers if item.request.name == request.container and item.running]
+        if not found:
+            raise bad_request(f'container not found ("{request.container}"): it does not run')
+        return await self.runtime.attach(found[-1], request.command, stdin=request.stdin, tty=request.tty)
 
 
 class _Process:

@@ -186,6 +186,20 @@ async def test_commands_run_beside(bench: Bench) -> None:
         assert (volume / "f").exists()
 
 
+async def test_a_command_beside_finds_what_is_mounted(bench: Bench) -> None:
+    tool = script(bench.root / "smi", 'echo "smi $A $*"; cat; exit 5')
+    mounts = (bind(tool, "/usr/bin/nvidia-smi", "ro"),)
+    container = await bench.runtime.start(bench.request("sleep", "100", env={"A": "1"}, mounts=mounts))
+    command = await bench.runtime.attach(container, ["nvidia-smi", "-L"], stdin=True, tty=False)
+    await command.write(b"in\n")
+    command.end_input()
+    seen = b""
+    while data := await command.read(1):
+        seen += data
+    assert (seen, await command.wait()) == (b"smi 1 -L\nin\n", 5)
+    await command.aclose()
+
+
 async def test_hooks_get_the_bundle_and_the_state(bench: Bench) -> None:
     hook = script(bench.root / "hook", f'cat > {bench.root}/state; echo "$0 $* $X" > {bench.root}/args')
     edits = {"hooks": [{"hookName": "createContainer", "path": str(hook), "args": ["h", "a"], "env": ["X=1"]}]}
