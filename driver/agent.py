@@ -312,7 +312,8 @@ class Agent:
 async def _within(step: Awaitable[None], seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         try:
-            await asyncio.wait_for(step, seconds)
+            async with asyncio.timeout(seconds):
+                await step
         except DriverError as exc:
             log.warning("while stopping: %s", exc)
 

@@ -76,7 +76,8 @@ class _Changes:
             await asyncio.sleep(_PAUSE)
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._inotify.get(), _PAUSE)
+            async with asyncio.timeout(_PAUSE):
+                await self._inotify.get()
 
 
 def _now() -> float:

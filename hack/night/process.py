@@ -77,4 +77,5 @@ class Agent:
     async def _end(self, number: signal.Signals) -> None:
         if self._process.returncode is None:
             os.kill(self._process.pid, number)  # `send_signal` would reap one that just ended behind asyncio's back
-        await asyncio.wait_for(self._process.wait(), 20)
+        async with asyncio.timeout(20):
+            await self._process.wait()

@@ -43,7 +43,8 @@ class AgentProcess:
     async def stop(self) -> int:
         """Ask it to end, as a kubelet does; return its exit status."""
         self._process.send_signal(signal.SIGTERM)
-        return await asyncio.wait_for(self._process.wait(), 10)
+        async with asyncio.timeout(10):
+            return await self._process.wait()
 
     def tail(self) -> str:
         """Return the last lines of its log."""

@@ -47,7 +47,8 @@ class DevicePlugin:
         :raises DeviceError: the plugin does not answer.
         """
         try:
-            await asyncio.wait_for(self._channel.channel_ready(), self._times.dial)
+            async with asyncio.timeout(self._times.dial):  # Python 3.11's wait_for may lose a cancellation
+                await self._channel.channel_ready()
             self.options = await call(self._stub.GetDevicePluginOptions, pb.Empty())
         except TimeoutError as exc:
             raise DeviceError(f"failed to dial device plugin for {self.resource}: context deadline exceeded") from exc

@@ -55,7 +55,8 @@ class Registrar:
         channel = open_channel(socket)
         try:
             try:
-                await asyncio.wait_for(channel.channel_ready(), self._times.dial)
+                async with asyncio.timeout(self._times.dial):  # Python 3.11's wait_for may lose a cancellation
+                    await channel.channel_ready()
             except TimeoutError as exc:
                 raise RegistrationError(f"failed to dial socket {socket}: context deadline exceeded") from exc
             await self._register(socket, stub(pb_grpc.RegistrationStub, channel))
