@@ -48,6 +48,8 @@ class StaticSpec:
         """Why the file is not current; empty if it is."""
         self.common: ContainerEdits = NO_EDITS
         self.devices: Mapping[str, ContainerEdits] = {}
+        self.left_out: Mapping[str, str] = {}
+        """Why devices are not in it, by UUID."""
 
     def refresh(self, devices: Mapping[str, Device]) -> None:
         """Make the file say what containers need for `devices`, by UUID; one that is not ready costs itself only.
@@ -84,12 +86,15 @@ class StaticSpec:
             return
         self.common = self._edits.common()
         found: dict[str, ContainerEdits] = {}
+        left_out: dict[str, str] = {}
         for uuid, device in devices.items():
             try:
                 found[uuid] = self._edits.device(device)
             except DriverError as exc:
-                log.warning("%s is left out of %s: %s", device.name, self._path, exc)
-        self.devices = found
+                left_out[uuid] = str(exc)
+                if self.left_out.get(uuid) != str(exc):
+                    log.warning("%s is left out of %s: %s", device.name, self._path, exc)
+        self.devices, self.left_out = found, left_out
         if not found:
             raise StorageError(f"no device is ready to be in {self._path}")  # C4: never an empty file
         data = spec.encode(spec.kind_spec(KIND, common=self.common, devices=found))

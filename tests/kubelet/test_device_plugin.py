@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver._pb import device_plugin_v1beta1_pb2 as pb
+from driver.errors import DeviceNotReadyError
 from driver.model.health import Health
 from driver.model.ownership import Owner, Ownership
 from tests.kubelet.conftest import until
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from driver.cdi.spec import ContainerEdits
+    from driver.model.device import Device
     from driver.model.snapshot import Snapshot
 
 
@@ -263,6 +266,45 @@ async def test_C1_an_emptied_cdi_directory_is_filled_again_by_allocate(plugins: 
     file.unlink()
     await plugins.allocate(ids_of(node)[:1])
     assert file.read_bytes() == before
+
+
+@pytest.mark.parametrize("which", [[0], [0, 1]])
+async def test_C2_what_is_not_ready_yet_is_unhealthy_rather_than_refused(
+    plugins: Plugins, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch, which: list[int]
+) -> None:
+    """The kubelet fails a pod for good whose Allocate is refused; one that waits for a healthy GPU is fine."""
+    monkeypatch.setattr("driver.kubelet.device_plugin.plugins._FILES_AGAIN", 0.01)
+    node = snapshot("h100:2")
+    absent = {node.gpus[index].uuid for index in which}
+    make = plugins.files._edits.device
+
+    def device(one: Device) -> ContainerEdits:
+        if one.gpu.uuid in absent:
+            raise DeviceNotReadyError(f"/dev/nvidia{one.gpu.minor} is not there (yet)")
+        return make(one)
+
+    monkeypatch.setattr(plugins.files._edits, "device", device)
+    plugins.plugins.configure(config())
+    plugins.plugins.publish(node)
+    await until(lambda: kubelet.counts() == (2, 2 - len(which)))
+    code, message = await plugins.refused([node.gpus[0].uuid])
+    assert code == "FAILED_PRECONDITION"
+    assert "is unhealthy" in message
+    absent.clear()
+    await until(lambda: kubelet.counts() == (2, 2))
+    await plugins.allocate(ids_of(node))
+
+
+async def test_without_cdi_no_file_is_waited_for(
+    plugins: Plugins, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def common() -> ContainerEdits:
+        raise DeviceNotReadyError("no libraries yet")
+
+    monkeypatch.setattr(plugins.files._edits, "common", common)
+    node = snapshot("h100:2")
+    await offered(plugins, kubelet, node, device_list_strategy="envvar")
+    await plugins.allocate(ids_of(node))
 
 
 async def test_preferred_allocation_and_pre_start(plugins: Plugins, kubelet: Kubelet) -> None:

@@ -22,7 +22,7 @@ from driver.errors import DriverError, ServeError
 from driver.kubelet.calls import CallInterceptor, CallObserver
 from driver.kubelet.device_plugin.mps import specs
 from driver.kubelet.device_plugin.registrar import Registrar
-from driver.kubelet.device_plugin.service import Observer, ResourceService, State
+from driver.kubelet.device_plugin.service import CDI_STRATEGIES, Observer, ResourceService, State
 from driver.kubelet.server import UnixServer
 from driver.kubelet.sockets import Peer, probe
 from driver.model import names
@@ -162,8 +162,22 @@ class DevicePlugins:
         if known:  # health must not wait for files
             self._offer(snapshot, config, found)
         await self._keep_files(snapshot)
-        if not known:
-            self._offer(snapshot, config, found)
+        ready = self._ready(found, config)
+        if not known or ready is not found:
+            self._offer(snapshot, config, ready)
+
+    def _ready(self, found: Offer, config: PluginConfig) -> Offer:
+        """Mark what containers can't be given yet as unhealthy: a pod whose Allocate is refused fails for good."""
+        if CDI_STRATEGIES.isdisjoint(config.flags.device_list_strategy):
+            return found
+        files = self._files
+        absent = {
+            one.uuid: files.left_out.get(one.uuid) or files.error or "it has no CDI entry yet"
+            for resource in found.resources.values()
+            for one in resource.devices
+            if one.uuid not in files.devices
+        }
+        return replace(found, resources=_marked(found.resources, absent)) if absent else found
 
     def _offer(self, snapshot: Snapshot, config: PluginConfig, found: Offer) -> None:
         links = Links(snapshot.gpus)
@@ -211,21 +225,31 @@ class DevicePlugins:
             return found
         if await self._mps.keep(specs(found.resources.values())):
             self._look_in(_DAEMONS_AGAIN)
-        errors = self._mps.errors
-        return replace(found, resources={name: _marked(one, errors) for name, one in found.resources.items()})
+        served = {
+            one.uuid
+            for resource in found.resources.values()
+            for one in resource.devices
+            if resource.sharing == "mps" and one.replicas > 1
+        }
+        errors = {uuid: why for uuid, why in self._mps.errors.items() if uuid in served}
+        return replace(found, resources=_marked(found.resources, errors)) if errors else found
 
     async def _keep_files(self, snapshot: Snapshot) -> None:
         """Keep the CDI file current; on a thread, as it looks through the driver's files."""
         devices = dict(_devices(snapshot))
+        before = self._files.error
         try:
             if devices:
                 await asyncio.to_thread(self._files.refresh, devices)
                 self._has_file = True
+                if self._files.left_out:
+                    self._look_in(_FILES_AGAIN)
             elif self._has_file:
                 self._files.remove()
                 self._has_file = False
         except DriverError as exc:
-            self._say("DevicePluginCDI", str(exc))
+            if str(exc) != before:
+                self._say("DevicePluginCDI", str(exc))
             self._look_in(_FILES_AGAIN)
 
     def _look_in(self, seconds: float) -> None:
@@ -313,14 +337,18 @@ class _Served:
             self._tell.emit("DevicePluginNotRegistered", f"{self.name}: {error}", warning=True)
 
 
-def _marked(resource: Resource, errors: Mapping[str, str]) -> Resource:
-    if resource.sharing != "mps" or not errors:
-        return resource
-    devices = (
-        replace(one, unhealthy=one.unhealthy or errors[one.uuid]) if one.replicas > 1 and one.uuid in errors else one
-        for one in resource.devices
-    )
-    return replace(resource, devices=tuple(devices))
+def _marked(resources: Mapping[str, Resource], reasons: Mapping[str, str]) -> dict[str, Resource]:
+    """Return the resources with some devices, by UUID, unhealthy."""
+    return {
+        name: replace(
+            resource,
+            devices=tuple(
+                replace(one, unhealthy=one.unhealthy or reasons[one.uuid]) if one.uuid in reasons else one
+                for one in resource.devices
+            ),
+        )
+        for name, resource in resources.items()
+    }
 
 
 def _devices(snapshot: Snapshot) -> Iterable[tuple[str, Device]]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
-_CDI = frozenset({"cdi-annotations", "cdi-cri"})
+CDI_STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})
 
 
 class Files(Protocol):
@@ -192,7 +192,7 @@ class ResourceService(pb_grpc.DevicePluginServicer):
 
     def _answer(self, devices: Sequence[Offered]) -> pb.ContainerAllocateResponse:
         config = self._state.config
-        if _CDI & set(config.flags.device_list_strategy):
+        if CDI_STRATEGIES & set(config.flags.device_list_strategy):
             self._check_files(devices)
         nodes = self._nodes(devices) if config.flags.pass_device_specs else ()
         extras = self._extras(config)
