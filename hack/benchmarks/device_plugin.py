@@ -66,7 +66,8 @@ class Kubelet(pb_grpc.RegistrationServicer):
 
     async def stub(self, resource: str) -> Any:
         """Wait for a resource, and return a client of it that is connected."""
-        await asyncio.wait_for(self._registered[resource].wait(), 10)
+        async with asyncio.timeout(10):
+            await self._registered[resource].wait()
         stub: Any = pb_grpc.DevicePluginStub(grpc.aio.insecure_channel(f"unix:{self._endpoints[resource]}"))  # type: ignore[no-untyped-call]
         await stub.GetDevicePluginOptions(pb.Empty(), wait_for_ready=True)
         return stub

@@ -48,7 +48,8 @@ class World:
         finally:
             if process.returncode is None:
                 process.terminate()
-            await asyncio.wait_for(process.wait(), 15)
+            async with asyncio.timeout(15):
+                await process.wait()
 
     def counts(self, resource: str = GPU) -> tuple[str, str]:
         """Return (capacity, allocatable) of the node."""

@@ -40,7 +40,8 @@ class World:
 
     async def remove(self, labels: str) -> None:
         settings = load_settings({"node_name": NODE, "labels": labels, "labels_file": str(self.file)}, {})
-        await asyncio.wait_for(remove_elsewhere(settings, self.client), 20)
+        async with asyncio.timeout(20):
+            await remove_elsewhere(settings, self.client)
 
     def writes(self) -> list[Any]:
         return [call for call in self.server.audit.calls if call.writes]

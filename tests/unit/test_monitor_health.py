@@ -60,7 +60,8 @@ async def watching(inventory: Any, ears: Ears, **settings: Any) -> AsyncIterator
     monitor.subscribe(seen.append)
     task = asyncio.create_task(monitor.run())
     try:
-        await asyncio.wait_for(monitor.ready.wait(), 10)
+        async with asyncio.timeout(30):
+            await monitor.ready.wait()
         yield monitor, seen
         assert not task.done(), task
     finally:
