@@ -465,8 +465,8 @@ async def test_the_device_plugins_config_says_what_is_healthy(node: Node) -> Non
             config.write_text("version: v1\n")
             async with asyncio.timeout(30):
                 async for listed in lists:
-                    if {device.ID: device.health for device in listed.devices} == {
-                        first: "Unhealthy",
-                        second: "Healthy",
-                    }:
+                    health = {device.ID: device.health for device in listed.devices}
+                    if health == {first: "Unhealthy", second: "Healthy"}:
                         break
+                else:
+                    pytest.fail("the list ended")
