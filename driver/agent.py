@@ -74,15 +74,7 @@ class Agent:
         self._recovered = asyncio.Event()
         self._boot_id = _boot_id(settings)
         self._health_rules = rules_by(settings)
-        self._monitor = Monitor(
-            self._inventory,
-            tell=self._events,
-            observer=self._metrics,
-            resync=min(settings.resync_interval, settings.health_interval),
-            owners=self._owners,
-            dynamic_mig=settings.dynamic_mig,
-            charts=make_charts(settings, self._boot_id, self._health_rules(NO_WISHES)),
-        )
+        self._monitor = self._make_monitor()
         self._health = ResourceHealth(node, timeout=settings.health_timeout)
         options = BuildOptions(node_name=node, partitions=bool(settings.dynamic_mig), shares=settings.shares)
         self._publisher = SlicePublisher(self._client, api, options, events=self._events, metrics=self._metrics)
@@ -98,6 +90,32 @@ class Agent:
             runner=self._runner,
             locks=GpuLocks(settings.state / "gpus"),
         )
+        self._telemetry = self._make_telemetry(api)
+        self._mps_health = MpsHealth(lambda: tuple(self._store.records.values()))
+        self._monitor.also(self._mps_health.facts)
+        self._pod_events = PodEvents(self._engine.records, api, self._events)
+        self._plugin = self._make_plugin()
+        self._offering = self._make_offering()
+        self._labels = make_labels(settings, self._client, tell=self._events, observer=self._metrics)
+        self._endpoints = self._make_endpoints()
+        self._loop = asyncio.get_running_loop()
+        self._upkeep = Upkeep(
+            self._engine, cdi_dir=settings.cdi_dir, ready=self._monitor.ready, daemon_died=self._mps_died
+        )
+
+    def _make_monitor(self) -> Monitor:
+        settings = self._settings
+        return Monitor(
+            self._inventory,
+            tell=self._events,
+            observer=self._metrics,
+            resync=min(settings.resync_interval, settings.health_interval),
+            owners=self._owners,
+            dynamic_mig=settings.dynamic_mig,
+            charts=make_charts(settings, self._boot_id, self._health_rules(NO_WISHES)),
+        )
+
+    def _make_telemetry(self, api: ResourceApi) -> Telemetry:
         parts = Parts(
             inventory=self._inventory,
             monitor=self._monitor,
@@ -105,23 +123,16 @@ class Agent:
             pods=self._pods,
             missing=self.missing,
         )
-        self._telemetry = Telemetry(settings, parts, api, events=self._events, metrics=self._metrics)
-        self._mps_health = MpsHealth(lambda: tuple(self._store.records.values()))
-        self._monitor.also(self._mps_health.facts)
-        self._pod_events = PodEvents(self._engine.records, api, self._events)
-        self._plugin = KubeletPlugin(
+        return Telemetry(self._settings, parts, api, events=self._events, metrics=self._metrics)
+
+    def _make_plugin(self) -> KubeletPlugin:
+        settings = self._settings
+        return KubeletPlugin(
             KubeletPaths(plugins=settings.plugins_dir, registry=settings.registry_dir, pod_uid=settings.pod_uid),
             self._telemetry.watched(GatedClaims(self._engine, self._monitor.ready)),
             self._metrics,
             warn=lambda reason, message: self._events.emit(reason, message, warning=True),
             health=self._health,
-        )
-        self._offering = self._make_offering()
-        self._labels = make_labels(settings, self._client, tell=self._events, observer=self._metrics)
-        self._endpoints = self._make_endpoints()
-        self._loop = asyncio.get_running_loop()
-        self._upkeep = Upkeep(
-            self._engine, cdi_dir=settings.cdi_dir, ready=self._monitor.ready, daemon_died=self._mps_died
         )
 
     @property

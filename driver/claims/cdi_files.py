@@ -27,21 +27,49 @@ log = logging.getLogger(__name__)
 class CdiFiles(Protocol):
     """The claims' CDI files (`driver.cdi.store.CdiStore`)."""
 
-    def write(self, claim_uid: str, data: bytes) -> None: ...  # noqa: D102
-    def remove(self, claim_uid: str) -> bool: ...  # noqa: D102
-    def exists(self, claim_uid: str) -> bool: ...  # noqa: D102
-    def holds(self, claim_uid: str, data: bytes) -> bool: ...  # noqa: D102
-    def intact(self, claim_uid: str) -> bool: ...  # noqa: D102
-    def claim_uids(self) -> set[str]: ...  # noqa: D102
-    def devices(self, claim_uid: str) -> tuple[str, ...]: ...  # noqa: D102
-    def sweep(self) -> int: ...  # noqa: D102
+    def write(self, claim_uid: str, data: bytes) -> None:
+        """Put the claim's file there, whole."""
+        ...
+
+    def remove(self, claim_uid: str) -> bool:
+        """Remove it; say whether it was there."""
+        ...
+
+    def exists(self, claim_uid: str) -> bool:
+        """Say whether it is there."""
+        ...
+
+    def holds(self, claim_uid: str, data: bytes) -> bool:
+        """Say whether it is there with exactly these bytes."""
+        ...
+
+    def intact(self, claim_uid: str) -> bool:
+        """Say, by one stat, whether it is the one last written or found right."""
+        ...
+
+    def claim_uids(self) -> set[str]:
+        """Return the claims that have a file."""
+        ...
+
+    def devices(self, claim_uid: str) -> tuple[str, ...]:
+        """Return the device names in it."""
+        ...
+
+    def sweep(self) -> int:
+        """Remove what a crash left half written."""
+        ...
 
 
 class Edits(Protocol):
     """What a container needs for a device (`driver.cdi.edits.EditsSource`)."""
 
-    def common(self) -> cdi.ContainerEdits: ...  # noqa: D102
-    def device(self, device: Device) -> cdi.ContainerEdits: ...  # noqa: D102
+    def common(self) -> cdi.ContainerEdits:
+        """Return what comes once per container."""
+        ...
+
+    def device(self, device: Device) -> cdi.ContainerEdits:
+        """Return what one device adds."""
+        ...
 
 
 class Metadata(Protocol):
