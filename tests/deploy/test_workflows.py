@@ -14,7 +14,9 @@ WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yaml"))
 def test_a_workflow_has_least_rights_and_ends(path):
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"}
-    assert all(job["timeout-minutes"] <= 60 for job in workflow["jobs"].values())
+    nobody_waits = not {"push", "pull_request"} & workflow[True].keys()  # YAML 1.1 reads `on` as true
+    limit = 180 if nobody_waits else 60
+    assert all(job["timeout-minutes"] <= limit for job in workflow["jobs"].values())
 
 
 def test_ci_runs_what_a_person_runs_on_the_oldest_python_that_is_promised():
