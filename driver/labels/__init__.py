@@ -9,7 +9,8 @@ Names and meanings are NVIDIA's, so that people's node selectors run unchanged. 
   name). If that is too long, each loses a leading `NVIDIA-`; if it still is, as many whole names as fit are followed by
   `_and-<number>-more`.
 - A GPU that is partitioned for claims is labelled as a whole GPU: its partitions come and go with pods.
-- A GPU that is lost or unhealthy still counts: taints and allocatable devices tell of health.
+- A GPU that is lost or unhealthy still counts. `gpu.health` and `gpu.unhealthy`, which are ours, tell of it: `healthy`,
+  `degraded` if some GPUs are out of service, `unhealthy` if all are; and how many.
 - Sharing counts only on nodes where the device-plugin API has, or is to have, a GPU.
 """
 
@@ -61,7 +62,14 @@ def _node(snapshot: Snapshot, options: LabelOptions) -> dict[str, str]:
         f"{PREFIX}mps.capable": flag(is_mps(snapshot, options.config)),
         **_virtual(gpus, options),
         **_clique(gpus),
+        **_health(snapshot),
     }
+
+
+def _health(snapshot: Snapshot) -> dict[str, str]:
+    bad = sum(not snapshot.health_of(gpu.uuid).healthy for gpu in snapshot.gpus)
+    word = "healthy" if not bad else "degraded" if bad < len(snapshot.gpus) else "unhealthy"
+    return {f"{GPU}.health": word, f"{GPU}.unhealthy": str(bad)}
 
 
 def _virtual(gpus: Iterable[Gpu], options: LabelOptions) -> dict[str, str]:

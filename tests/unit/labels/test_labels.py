@@ -11,6 +11,9 @@ import pytest
 from driver.config.device_plugin import decode_config
 from driver.labels import LabelOptions, labels
 from driver.model.device import Fabric
+from driver.model.health import LOST
+from driver.model.health_facts import Fact, Kind
+from driver.model.health_rules import judge
 from driver.model.ownership import Owner, Ownership
 from driver.model.snapshot import DriverVersions, Snapshot
 from tests.unit.slices.helpers import partitioned, snapshot
@@ -74,6 +77,7 @@ def test_a_node_of_eight_gpus_has_all_labels_of_feature_discovery():
         "nvidia.com/gpu.compute.minor": "0",
         "nvidia.com/gpu.count": "8",
         "nvidia.com/gpu.family": "hopper",
+        "nvidia.com/gpu.health": "healthy",
         "nvidia.com/gpu.machine": "PowerEdge-XE9680",
         "nvidia.com/gpu.memory": "81559",
         "nvidia.com/gpu.mode": "compute",
@@ -81,10 +85,20 @@ def test_a_node_of_eight_gpus_has_all_labels_of_feature_discovery():
         "nvidia.com/gpu.products": "NVIDIA-H100-80GB-HBM3",
         "nvidia.com/gpu.replicas": "1",
         "nvidia.com/gpu.sharing-strategy": "none",
+        "nvidia.com/gpu.unhealthy": "0",
         "nvidia.com/mig.capable": "true",
         "nvidia.com/mps.capable": "false",
         "nvidia.com/vgpu.present": "false",
     }
+
+
+@pytest.mark.parametrize(("bad", "word"), [(0, "healthy"), (1, "degraded"), (2, "unhealthy")])
+def test_health_is_told_and_those_out_of_service_still_count(bad, word):
+    found = snapshot("h100:2")
+    notice = judge([Fact(Kind.XID, 31)])  # leaves a GPU in service
+    health = {gpu.uuid: LOST if n < bad else notice for n, gpu in enumerate(found.gpus)}
+    told = labels(replace(found, health=MappingProxyType(health)), options())
+    assert some(told, "gpu.health", "gpu.unhealthy", "gpu.count") == [word, str(bad), "2"]
 
 
 def test_keys_are_in_order_whatever_the_order_of_gpus():
@@ -322,6 +336,8 @@ def test_strategy_single_shows_mig_devices_as_gpus():
         "products": H100,
         "count": "5",
         "replicas": "1",
+        "health": "healthy",
+        "unhealthy": "0",
         "sharing-strategy": "none",
         "family": "hopper",
         "compute.major": "9",
