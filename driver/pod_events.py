@@ -77,7 +77,8 @@ class PodEvents:
         snapshot = self._snapshot
         if snapshot is None:
             return True
-        if not self._told and all(health.healthy for health in snapshot.health.values()):
+        verdicts = (*snapshot.health.values(), *snapshot.device_health.values())
+        if not self._told and all(health.healthy for health in verdicts):
             return True  # the usual case: nobody is asked for the records
         try:
             records = [record for record in await self._records() if record.ready]

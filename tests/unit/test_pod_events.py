@@ -17,10 +17,13 @@ from driver.model.health_facts import Fact, Kind
 from driver.model.health_rules import judge
 from driver.model.snapshot import Snapshot
 from driver.pod_events import PodEvents
+from tests.unit.slices.helpers import snapshot
 from tests.unit.test_monitor import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+
+    from driver.model.device import Device
 
 GPUS = tuple(Gpu(uuid=f"GPU-{n}", index=n, minor=n) for n in range(3))
 WELL = Snapshot(gpus=GPUS)
@@ -141,6 +144,25 @@ async def test_nobody_is_asked_while_all_is_well() -> None:
         events.publish(sick(0, health=NOTICE))
         await idle(events, world)
     assert (world.reads, world.asked, world.told) == (0, 0, [])
+
+
+async def test_what_concerns_one_mig_device_only_is_told_to_its_pods() -> None:
+    gpus = snapshot("h100@mig=1g.10gb*2")
+    first, second = gpus.devices()
+    held = [_mig_record("a", first), _mig_record("b", second)]
+    world = World(records=held, claims={name: claim(name, f"pod-{name}") for name in "ab"})
+    dead = judge([Fact(Kind.MPS, detail="its MPS daemon died")])
+    async with telling(world) as events:
+        events.publish(replace(gpus, device_health=MappingProxyType({first.name: dead})))
+        await until(lambda: world.told == [("GPUUnhealthy", "pod-a", True)])
+        events.publish(gpus)
+        await until(lambda: world.told[1:] == [("GPURecovered", "pod-a", False)])
+
+
+def _mig_record(name: str, device: Device) -> Record:
+    holding = Holding(device=device.name, gpu_uuid=device.gpu.uuid)
+    held = RecordedDevice(request="r", pool="n", kind="mig", holding=holding)
+    return replace(record(name), devices=(held,))
 
 
 @pytest.mark.parametrize(
