@@ -37,13 +37,14 @@ examples:
 faults of a GPU:
   lost                    it does not answer
   xid=N[,N…]              it reports XID errors; serious ones make it need a reset
+  xid=N@DEVICE            … in a MIG device, by its name in `gpu-dra status`: xid=31@mig-1g10gb-19-0
   recovery=ACTION         what it says that it needs: reset, reboot, drain-p2p, …, none
   row-remap=pending       or failed
   ecc=N                   uncorrected memory errors
   temperature=DEGREES     it slows down at 90
   nvlink-down=N           links;  nvlink-errors=N  more of them are news
   fabric=failed           or not-ready, degraded
-  slow=DURATION           each observation takes that long
+  slow[=DURATION]         each observation takes that long (2s)
   not-supported=QUERY     it can't tell, such as memory, events, recovery;  fails=QUERY  that query fails
   mig-create-gi=fail      changing MIG fails; also mig-create-ci, mig-destroy, mig-mode, mig-slow
 """

@@ -25,12 +25,12 @@ from driver.inventory.fault_file import write_names
 from driver.inventory.faults import ATTRIBUTES, EVENTS, NO_FAULTS, GpuFaults, decode_faults
 from driver.inventory.health_faults import QUERIES, report
 from driver.inventory.profiles import load_products
-from driver.model.device import Gpu, NvLink
+from driver.model.device import Gpu, MigDevice, NvLink
 from driver.model.snapshot import Problem
 from driver.yaml_file import read_text
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping
     from pathlib import Path
 
     from driver.inventory.base import InventoryEvent
@@ -102,9 +102,7 @@ class FakeInventory:
         :raises InventoryError: NVML is down or an answer took longer than the time limit.
         """
         faults = await self._answering()
-        boards = self._mig_file.boards()
-        present = (replace(gpu, mig=boards[gpu.uuid].state()) if gpu.uuid in boards else gpu for gpu in self._gpus)
-        readings = [_observe(gpu, faults.of(gpu.uuid)) for gpu in present]
+        readings = [_observe(gpu, faults.of(gpu.uuid)) for gpu in self._present()]
         return Reading(
             versions=self._versions,
             gpus=tuple(one for one in readings if isinstance(one, Gpu)),
@@ -123,7 +121,7 @@ class FakeInventory:
         """
         faults = await self._answering()
         return {
-            gpu.uuid: report(gpu, one.health, one.xids, one.not_supported, one.fails)
+            gpu.uuid: report(gpu, one.health, one.all_xids(), one.not_supported, one.fails)
             for gpu in self._gpus
             if not (one := faults.of(gpu.uuid)).lost
         }
@@ -197,7 +195,23 @@ class FakeInventory:
         if before == self._faults:
             return []
         xids = [Xid(gpu_uuid=uuid, xid=xid) for uuid, xid in self._faults.new_xids(before)]
-        return [*xids, Changed(why="the faults file changed")]
+        return [*xids, *self._in_mig_devices(before), Changed(why="the faults file changed")]
+
+    def _present(self) -> list[Gpu]:
+        """Return the GPUs as they are partitioned now."""
+        boards = self._mig_file.boards()
+        return [replace(gpu, mig=boards[gpu.uuid].state()) if gpu.uuid in boards else gpu for gpu in self._gpus]
+
+    def _in_mig_devices(self, before: Faults) -> Iterator[Xid]:
+        devices = {device.name: device.instance for gpu in self._present() for device in _mig_devices(gpu)}
+        gpus = {gpu.uuid: gpu.name for gpu in self._gpus}
+        for uuid, one in self._faults.new_mig_xids(before):
+            name = f"{gpus[uuid]}-{one.device}"
+            if (instance := devices.get(name)) is None:
+                _LOG.error("XID %d is not reported: there is no MIG device %s now", one.xid, name)
+                continue
+            gi, ci = instance.gpu_instance_id, instance.compute_instance_id
+            yield Xid(gpu_uuid=uuid, xid=one.xid, gpu_instance_id=gi, compute_instance_id=ci)
 
     def _refresh(self) -> None:
         """Read the faults file again if it is another than the last time."""
@@ -262,3 +276,8 @@ def _observe(gpu: Gpu, faults: GpuFaults) -> Gpu | Problem:
     if "nvlink" in faults.not_supported:
         changes["nvlink"] = NvLink()
     return replace(gpu, **changes) if changes else gpu  # type: ignore[arg-type]  # ATTRIBUTES has the fields' types
+
+
+def _mig_devices(gpu: Gpu) -> Iterator[MigDevice]:
+    instances = gpu.mig.instances if gpu.mig is not None else ()
+    return (MigDevice(gpu=gpu, instance=one) for one in instances)

@@ -27,6 +27,7 @@ NODE_WORDS = (NVML_DOWN, NVML_SLOW)
 _LISTS = ("xid", "not-supported")
 _MIG = "mig-"
 _DURATION = seconds(0, MAX_SLOW)
+_USUAL_SLOW = "2s"
 GPU_WORDS = (
     "lost",
     "xid",
@@ -91,12 +92,16 @@ def _with(faults: Faults, gpu_uuid: str, one: GpuFaults) -> Faults:
 
 def _add(entry: dict[str, object], word: str) -> None:
     name, equals, value = word.partition("=")
+    if name == "recover":
+        raise InvalidValueError("fault", word, "is an action of its own: gpu-dra fault recover [GPU…]")
     if name not in GPU_WORDS:
         hint = f"{name} concerns the node: name no GPU" if name in NODE_WORDS else suggestion(name, GPU_WORDS)
         raise InvalidValueError("fault", word, f"no such fault; {hint}")
     if name == "lost" and not equals:
         entry["lost"] = True
         return
+    if name == "slow" and not equals:
+        value = _USUAL_SLOW
     if not value:
         raise InvalidValueError("fault", word, f"needs a value: {name}=…")
     if name.startswith(_MIG):

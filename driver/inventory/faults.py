@@ -5,7 +5,7 @@ nvml: down                # nothing can be said about any GPU; or {slow: 60}, se
 gpus:
   gpu-3:                  # by name, index or UUID
     lost: true            # fell off the bus
-    xid: 79               # reported once when it appears here; a list for several
+    xid: 79               # reported once when it appears here; a list for several; 31@mig-1g10gb-19-0 in a MIG device
     slow: 2.5             # seconds that each observation of this GPU takes
     recovery: reset       # what the GPU says that it needs; by itself, what its serious XIDs ask for
     row_remap: pending    # or failed
@@ -28,6 +28,7 @@ gpus:
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from driver.model.device import Gpu
 
 MAX_SLOW = 3600.0
+_MOST = (1 << 31) - 1  # as an XID: garbage is to be had, too
 EVENTS = "events"  # H4: a GPU without event support is not monitored, which is not unhealthy
 ATTRIBUTES: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
@@ -87,17 +89,33 @@ class MigFaults:
     slow: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class MigXid:
+    """An XID in a MIG device, of which `device` is the name without its GPU's: `mig-1g10gb-19-0`."""
+
+    xid: int
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.xid}@{self.device}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuFaults:
     """What is wrong with one GPU; `slow` in seconds per observation."""
 
     lost: bool = False
     xids: tuple[int, ...] = ()
+    mig_xids: tuple[MigXid, ...] = ()
     slow: float = 0.0
     not_supported: tuple[str, ...] = ()
     fails: str = ""
     mig: MigFaults = MigFaults()
     health: HealthFaults = field(default_factory=HealthFaults)
+
+    def all_xids(self) -> tuple[int, ...]:
+        """Return the XIDs, wherever they happened."""
+        return (*self.xids, *(one.xid for one in self.mig_xids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +136,14 @@ class Faults:
             if EVENTS in faults.not_supported:
                 continue
             for xid in (Counter(faults.xids) - Counter(before.of(uuid).xids)).elements():
+                yield uuid, xid
+
+    def new_mig_xids(self, before: Faults) -> Iterator[tuple[str, MigXid]]:
+        """Yield (UUID, XID) of what was added in MIG devices, as `new_xids` does."""
+        for uuid, faults in self.gpus.items():
+            if EVENTS in faults.not_supported:
+                continue
+            for xid in (Counter(faults.mig_xids) - Counter(before.of(uuid).mig_xids)).elements():
                 yield uuid, xid
 
 
@@ -191,9 +217,11 @@ def decode_gpu(entry: object, path: str) -> GpuFaults:
     :raises InvalidValueError: naming the field below `path`.
     """
     fields = Fields(entry, path)
+    xids, mig_xids = _xids(fields.take("xid", []), fields.at("xid"))
     faults = GpuFaults(
         lost=_flag(fields.take("lost", False), fields.at("lost")),
-        xids=_xids(fields.take("xid", []), fields.at("xid")),
+        xids=xids,
+        mig_xids=mig_xids,
         slow=_seconds(fields.take("slow", 0), fields.at("slow")),
         not_supported=tuple(_attribute(one, at) for one, at in fields.items("not_supported", [])),
         fails=_attribute(fields.take("fails"), fields.at("fails")) if "fails" in fields else "",
@@ -221,9 +249,18 @@ def _flag(value: object, path: str) -> bool:
     return value
 
 
-def _xids(value: object, path: str) -> tuple[int, ...]:
+def _xids(value: object, path: str) -> tuple[tuple[int, ...], tuple[MigXid, ...]]:
     values = value if isinstance(value, list) else [value]
-    return tuple(integer(one, path, 0, (1 << 31) - 1) for one in values)
+    placed = [one for one in values if isinstance(one, str)]
+    whole = tuple(integer(one, path, 0, _MOST) for one in values if not isinstance(one, str))
+    return whole, tuple(_mig_xid(one, path) for one in placed)
+
+
+def _mig_xid(value: str, path: str) -> MigXid:
+    number, _, device = value.partition("@")
+    if not re.fullmatch("[0-9]{1,9}", number) or not re.fullmatch("mig-[a-z0-9-]{1,60}", device):
+        raise InvalidValueError(path, value, "must be a number, or NUMBER@DEVICE such as 31@mig-1g10gb-19-0")
+    return MigXid(int(number), device)
 
 
 def _seconds(value: object, path: str) -> float:
@@ -241,7 +278,8 @@ def _attribute(value: object, path: str) -> str:
 
 def encode_gpu(faults: GpuFaults) -> dict[str, object]:
     """Write the faults of one GPU as `decode_gpu` reads them."""
-    entry: dict[str, object] = {"lost": faults.lost, "xid": list(faults.xids), "slow": faults.slow}
+    xids = [*faults.xids, *map(str, faults.mig_xids)]
+    entry: dict[str, object] = {"lost": faults.lost, "xid": xids, "slow": faults.slow}
     entry["not_supported"] = list(faults.not_supported)
     entry.update(encode_health(faults.health))
     if faults.mig != MigFaults():

@@ -12,7 +12,7 @@ from driver.cli import FAILED, OK, USAGE, main
 from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_spec import parse_node
 from driver.inventory.fault_file import read_faults, read_names, write_names
-from driver.inventory.faults import NO_FAULTS, Faults, GpuFaults, MigFaults, encode_faults, save_faults
+from driver.inventory.faults import NO_FAULTS, Faults, GpuFaults, MigFaults, MigXid, encode_faults, save_faults
 from driver.inventory.health_faults import HealthFaults
 from driver.inventory.profiles import load_products
 
@@ -47,6 +47,8 @@ def now(file: Path) -> Faults:
         (["xid=79"], GpuFaults(xids=(79,))),
         (["xid=79,31", "xid=79"], GpuFaults(xids=(79, 31, 79))),
         (["slow=2s"], GpuFaults(slow=2.0)),
+        (["slow"], GpuFaults(slow=2.0)),
+        (["xid=31@mig-1g10gb-19-0,79"], GpuFaults(xids=(79,), mig_xids=(MigXid(31, "mig-1g10gb-19-0"),))),
         (["slow=500ms", "fails=pci"], GpuFaults(slow=0.5, fails="pci")),
         (["not-supported=memory,events", "fails=ecc"], GpuFaults(not_supported=("memory", "events"), fails="ecc")),
         (["recovery=drain-p2p"], GpuFaults(health=HealthFaults(recovery="drain-p2p"))),
@@ -113,6 +115,9 @@ def test_a_table_for_people(capsys, file):
         (["inject", "gpu-1", "xid"], "needs a value: xid="),
         (["inject", "gpu-1", "xid=-1"], "gpu-1.xid: invalid value -1"),
         (["inject", "gpu-1", "xid=1e9"], "gpu-1.xid"),
+        (["inject", "gpu-1", "xid=31@"], "gpu-1.xid: .*NUMBER@DEVICE"),
+        (["inject", "gpu-1", "xid=x@mig-1g10gb-19-0"], "gpu-1.xid: .*NUMBER@DEVICE"),
+        (["inject", "gpu-1", "recover"], "gpu-dra fault recover"),
         (["inject", "gpu-1", "xid=" + "9" * 30], "gpu-1.xid"),
         (["inject", "gpu-1", "lost=maybe"], "gpu-1.lost: invalid value 'maybe'"),
         (["inject", "gpu-1", "slow=2d"], "must be a duration"),

@@ -10,7 +10,7 @@ import pytest
 from driver.errors import InventoryError
 from driver.inventory.base import Changed, Inventory, InventoryEvent, Xid
 from driver.inventory.fake import FakeInventory
-from driver.inventory.faults import ATTRIBUTES, NO_FAULTS, Faults, GpuFaults, save_faults
+from driver.inventory.faults import ATTRIBUTES, NO_FAULTS, Faults, GpuFaults, MigXid, save_faults
 
 
 @pytest.fixture
@@ -201,3 +201,22 @@ def test_no_faults_can_be_saved(file):
     file.parent.mkdir()
     save_faults(file, NO_FAULTS)
     assert file.read_text().startswith("{")
+
+
+async def test_an_xid_in_a_mig_device_names_its_instances(tmp_path, caplog):
+    file = tmp_path / "faults.yaml"
+    inventory = FakeInventory.from_spec("h100@mig=1g.10gb*2", node_name="n1", faults_file=file)
+    (gpu,) = (await inventory.read()).gpus
+    second = gpu.mig.instances[1]
+    async with aclosing(inventory.events()) as events:
+        waiting = asyncio.create_task(next_event(events))
+        await asyncio.sleep(0)
+        wrong = MigXid(31, "mig-7g80gb-0-0")
+        save_faults(file, Faults(gpus={gpu.uuid: GpuFaults(mig_xids=(wrong, MigXid(31, "mig-1g10gb-19-1")))}))
+        assert await waiting == Xid(
+            gpu_uuid=gpu.uuid,
+            xid=31,
+            gpu_instance_id=second.gpu_instance_id,
+            compute_instance_id=second.compute_instance_id,
+        )
+    assert "there is no MIG device gpu-0-mig-7g80gb-0-0 now" in caplog.text

@@ -5,7 +5,7 @@ import pytest
 from driver.errors import InvalidValueError
 from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_spec import parse_node
-from driver.inventory.faults import NO_FAULTS, Faults, GpuFaults, MigFaults, decode_faults, encode_faults
+from driver.inventory.faults import NO_FAULTS, Faults, GpuFaults, MigFaults, MigXid, decode_faults, encode_faults
 from driver.inventory.profiles import load_products
 
 GPUS = build_gpus(parse_node("h100:4", load_products()), "n1")
@@ -107,12 +107,24 @@ def test_H4_a_gpu_without_event_support_reports_none():
     assert list(faults.new_xids(NO_FAULTS)) == []
 
 
+def test_an_xid_in_a_mig_device_is_news_once_and_the_gpu_needs_what_it_asks_for():
+    one, other = MigXid(31, "mig-1g10gb-19-0"), MigXid(95, "mig-1g10gb-19-1")
+    old = Faults(gpus={U0: GpuFaults(mig_xids=(one,))})
+    new = Faults(gpus={U0: GpuFaults(mig_xids=(one, other))})
+    assert list(new.new_mig_xids(old)) == [(U0, other)]
+    assert list(new.new_mig_xids(new)) == []
+    silent = Faults(gpus={U0: GpuFaults(mig_xids=(one,), not_supported=("events",))})
+    assert list(silent.new_mig_xids(NO_FAULTS)) == []
+    assert new.of(U0).all_xids() == (31, 95)
+
+
 @pytest.mark.parametrize(
     "faults",
     [
         NO_FAULTS,
         Faults(nvml_down=True),
         Faults(gpus={U0: GpuFaults(mig=MigFaults(create_ci="fail-once", slow=1.5))}),
+        Faults(gpus={U0: GpuFaults(xids=(79,), mig_xids=(MigXid(31, "mig-1g10gb-19-0"),))}),
         Faults(
             nvml_slow=2.5, gpus={U0: GpuFaults(lost=True, xids=(79, 31), slow=1.5, not_supported=("mig",), fails="pci")}
         ),
