@@ -110,23 +110,33 @@ def _health_notes(gpus: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for gpu in gpus:
         told = gpu["health"]["reason"]
         if told:
-            yield f"{gpu['name']}: {told}{_taints(gpu['health'])}"
+            yield _note(gpu)
         for device in gpu["devices"]:
             reason = device["health"]["reason"]
             if reason and reason != told:
-                yield f"{device['name']}: {reason}{_taints(device['health'])}"
+                yield _note(device)
         if gpu["waitingFor"]:
             yield f"{gpu['name']}: goes to {gpu['wanted']} when free: {gpu['waitingFor']}"
 
 
-def _taints(health: Mapping[str, Any]) -> str:
-    shown = [f"{one['key']}={one['value']}:{one['effect']}" for one in health["taints"]]
-    return f" [{', '.join(shown)}]" if shown else ""
+def _note(part: Mapping[str, Any]) -> str:
+    health = part["health"]
+    shown = ", ".join(map(_taint, health["taints"]))
+    return f"{part['name']}: {health['reason']}{f' [{shown}]' if shown else ''}"
+
+
+def _taint(taint: Mapping[str, Any]) -> str:
+    """Write a taint as kubectl does."""
+    value = f"={taint['value']}" if taint["value"] else ""
+    return f"{taint['key']}{value}:{taint['effect']}"
 
 
 def _problems(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is not told of a GPU's health already."""
+    told = {(gpu["name"], gpu["health"]["reason"]) for gpu in status["gpus"]}
     for problem in status.get("problems") or ():
-        yield f"{problem['object']}: {problem['message']}"
+        if (problem["object"], problem["message"]) not in told:
+            yield f"{problem['object']}: {problem['message']}"
     trouble = (status.get("usage") or {}).get("problem")
     if trouble:
         yield f"use: {trouble}"

@@ -70,7 +70,12 @@ async def _keep(story: Story, screen: Screen) -> None:
         loop.add_signal_handler(number, stop.set)
     screen.heading("The cluster stays up. In another terminal:")
     screen.text(f"export KUBECONFIG={story.kubeconfig}\nkubectl get resourceslices,resourceclaims,pods")
-    screen.text(f"gpu-dra fault inject gpu-3 xid=79 --kubelet-root {story.kubelet_root}   # break a GPU")
+    agent = f"--kubelet-root {story.kubelet_root}"
+    screen.text(
+        f"gpu-dra top {agent}   # who has what, live\n"
+        f"gpu-dra fault inject gpu-3 xid=79 {agent}   # break a GPU\n"
+        f"gpu-dra fault recover gpu-3 {agent}   # mend it"
+    )
     screen.text("Ctrl-C deletes all of it.")
     await stop.wait()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -126,6 +126,20 @@ def test_the_reason_stands_below_with_its_taints() -> None:
     assert "gpu-1: XID 79: it fell off the bus [gpu.nvidia.com/xid=79:NoSchedule]" in render(shown)
 
 
+def test_a_lost_gpu_is_told_once_and_its_taint_as_kubectl_writes_it() -> None:
+    shown = status()
+    taint = {"key": "gpu.nvidia.com/gpu-lost", "value": "", "effect": "NoSchedule"}
+    shown["gpus"][1]["health"] = {"healthy": False, "reason": "the GPU is lost", "taints": [taint]}
+    shown["problems"] = [
+        {"object": "gpu-1", "message": "the GPU is lost"},
+        {"object": "gpu-0", "message": "health queries failed: ecc"},
+    ]
+    assert render(shown)[-2:] == [
+        "gpu-1: the GPU is lost [gpu.nvidia.com/gpu-lost:NoSchedule]",
+        "gpu-0: health queries failed: ecc",
+    ]
+
+
 def test_mig_devices_stand_below_their_gpu() -> None:
     lines = render(status("h100@mig=1g.10gb*2,l4"))
     assert [line.split()[0] for line in lines[3:]] == ["gpu-0", "mig-1g10gb-19-0", "mig-1g10gb-19-1", "gpu-1"]
