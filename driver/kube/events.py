@@ -29,7 +29,8 @@ _REMEMBERED = 512  # written ones whose repeats raise the count
 _BURST = 25  # Events at once, then one per `_REFILL`
 _REFILL = 2.0  # seconds
 _FIRST_PAUSE = 2.0  # seconds before another try, doubling
-_TRIES = 5
+_LONGEST_PAUSE = 30.0
+_NEWS = 3600.0  # seconds for which an Event is worth writing: the API server keeps it no longer, by default
 _LONGEST_MESSAGE = 1024  # bytes, the API's limit
 _LONGEST_REASON = 128
 
@@ -129,11 +130,12 @@ class EventSink:
 
     async def _failed(self, key: tuple[str, ...], happening: _Happening, count: int, error: DriverError) -> None:
         happening.tries += 1
-        if isinstance(error, TemporaryError) and happening.tries < _TRIES:
+        age = (self._now() - happening.last).total_seconds()
+        if isinstance(error, TemporaryError) and age < _NEWS:
             happening.waiting += count
             self._waiting[key] = happening
             self._wake.set()
-            await asyncio.sleep(min(_FIRST_PAUSE * 2 ** (happening.tries - 1), 30.0))
+            await asyncio.sleep(min(_FIRST_PAUSE * 2 ** min(happening.tries - 1, 10), _LONGEST_PAUSE))
             return
         self.dropped += count
         happening.tries = 0

@@ -135,6 +135,25 @@ async def test_an_api_server_that_is_away_gets_the_event_later(
     assert sink.dropped == 0
 
 
+async def test_an_outage_of_hours_costs_what_is_no_news_any_more(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(module, "_LONGEST_PAUSE", 0.002)
+    fault = server.faults.add(Fault.on("create", "events", status=503))
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    async with running(EventSink(client, "node-a", now=lambda: now)) as sink:
+        sink.emit("GpuLost", "GPU-1")
+        await until(lambda: fault.hits > 8)
+        assert sink.dropped == 0
+        now += timedelta(hours=1)
+        await until(lambda: sink.dropped == 1)
+        server.faults.clear()
+        sink.emit("GpuLost", "GPU-2")
+        await until(lambda: stored(server))
+    assert [event["message"] for event in stored(server)] == ["GPU-2"]
+
+
 async def test_a_repeat_while_the_first_is_being_written_raises_its_count(
     server: ApiServer, client: KubeClient
 ) -> None:
