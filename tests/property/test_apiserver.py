@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from driver.localcluster.apiserver.conversion import from_served, to_served
@@ -168,6 +168,7 @@ _ENVELOPE = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12"
 
 
 @given(st.binary(max_size=80))
+@example(b"\r9")  # bytes where a number is expected
 def test_protobuf_is_read_or_refused(data):
     for body in (data, b"k8s\0" + data, _ENVELOPE + bytes([len(data)]) + data):
         assert answer(read, body) in (200, 400)

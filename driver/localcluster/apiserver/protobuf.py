@@ -38,7 +38,7 @@ def read(data: bytes) -> Object:
 
 def _envelope(data: bytes) -> Object:
     parts = dict(_wire(data))
-    about = {number: value.decode() for number, value in _wire(_bytes(parts.get(1, b"")))}
+    about = {number: _bytes(value).decode() for number, value in _wire(_bytes(parts.get(1, b"")))}
     api_version, kind = about.get(1, ""), about.get(2, "")
     if api_version == "meta.k8s.io/v1" or kind == "DeleteOptions":
         type_: str | None = f"meta.{kind}"
@@ -52,6 +52,12 @@ def _envelope(data: bytes) -> Object:
 def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise ValueError("a number where a message is expected")  # noqa: TRY004 - mapped to a 400 above
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int):
+        raise ValueError("bytes where a number is expected")  # noqa: TRY004 - mapped to a 400 above
     return value
 
 
@@ -121,7 +127,8 @@ def _value(field: Field, raw: Any) -> Any:
     if field.type == "bool":
         return bool(raw)
     if field.type == "int":
-        return raw - (1 << 64) if raw >= 1 << 63 else raw
+        number = _number(raw)
+        return number - (1 << 64) if number >= 1 << 63 else number
     data = _bytes(raw)
     if field.type == "string":
         return data.decode()
@@ -134,11 +141,11 @@ def _special(type_: str, parts: dict[int, Any]) -> Any:
     if type_ == "quantity":
         return _bytes(parts.get(1, b"")).decode()
     if type_ == "intstr":
-        return _bytes(parts.get(3, b"")).decode() if parts.get(1) else parts.get(2, 0)
+        return _bytes(parts.get(3, b"")).decode() if parts.get(1) else _number(parts.get(2, 0))
     if type_ in ("time", "microtime"):
         if not parts.get(1):
             return None
-        return datetime.fromtimestamp(parts[1], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return datetime.fromtimestamp(_number(parts[1]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     import json
 
     return json.loads(_bytes(parts.get(1, b"null")))
