@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from driver.device_classes import device_classes
 from tests.conformance import manifests as m
 from tests.conformance.case import uuids
 from tests.conformance.cluster import RESTART_DRIVER
@@ -82,3 +83,22 @@ async def test_a_pod_that_wants_a_product_that_is_not_there_waits(case):
     await case.create(m.pod("pod", [], m.container("main", resources=limits), **spec))
     message = await case.unschedulable("pod")
     assert "node affinity/selector" in message
+
+
+@pytest.mark.driver(gpus="h100@mig=1g.10gb*2,h100")
+async def test_a_mig_resource_is_served_by_claims_through_a_class(case):
+    """As `gpu-dra device-classes` makes them, but for the name, which is the run's own."""
+    resource = "nvidia.com/mig-1g.10gb"
+    *_, made = device_classes(["1g.10gb"])
+    await case.require_fields(m.device_class("dry-run", extendedResourceName=resource))
+    selectors = [one["cel"]["expression"] for one in made["spec"]["selectors"]]
+    async with case.device_class("mig", *selectors, extendedResourceName=resource):
+        limits = {"limits": {resource: "1"}}
+        names = ("one", "two")
+        await case.create(*(m.pod(name, [], m.container("main", resources=limits)) for name in names))
+        await case.running(*names)
+        lines = [line.strip() for name in names for line in (await case.output(name)).splitlines() if "MIG" in line]
+        assert len(set(lines)) == len(lines) == 2
+        await case.create(m.pod("three", [], m.container("main", resources=limits)))
+        assert await case.unschedulable("three")
+        await case.clean_up()
