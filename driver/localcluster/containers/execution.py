@@ -46,9 +46,8 @@ class Execution:
         ours, theirs = os.openpty()
         try:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=theirs, stdout=theirs, stderr=theirs, env={}, start_new_session=True,
-                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-            )  # fmt: skip
+                *command, stdin=theirs, stdout=theirs, stderr=theirs, env={}, start_new_session=True
+            )
         except BaseException:
             os.close(ours)
             raise

@@ -50,11 +50,21 @@ def enter(arguments: list[str]) -> None:
         else:
             rootfs.join(pid, user_namespace=mode == "user")
         os.chdir(process.get("cwd") or "/")
+        if os.isatty(0):
+            _own_terminal()
         _become(process["user"])
         _execute(command, dict(item.partition("=")[::2] for item in process["env"]))
     except (OSError, rootfs.SetupError) as exc:
         os.write(2, f"OCI runtime exec failed: exec failed: unable to start container process: {exc}\n".encode())
         os._exit(126)
+
+
+def _own_terminal() -> None:
+    """Make the input this session's terminal. Not before the exec: a parent with threads must run nothing in a fork."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _run(mode: str, bundle: str, name: str, config: dict[str, Any]) -> None:
