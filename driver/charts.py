@@ -6,6 +6,7 @@ What must not be forgotten with the process (serious XIDs) goes to a `Memory`, u
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
@@ -53,6 +54,7 @@ class Charts:
         self._memory = memory
         self._saved: Lasting = {}
         self._charts: dict[str, Chart] = {}
+        self._checked = -math.inf  # when the last check began
         self._known: set[str] = set()  # the GPUs of the last reading; others may be heard of, too
         self._sources: list[Callable[[], Mapping[str, Iterable[Fact]]]] = []
         self.monitored: frozenset[str] | None = None  # UUIDs of the GPUs whose XIDs arrive; None: not known
@@ -93,6 +95,7 @@ class Charts:
 
     def check(self, reports: Mapping[str, HealthReport], began: float) -> None:
         """Note a check of the GPUs that began at a moment."""
+        self._checked = began
         self._problems = {uuid: report.failed for uuid, report in reports.items() if report.failed}
         for uuid, report in reports.items():
             if uuid in self._charts:
@@ -121,7 +124,7 @@ class Charts:
 
     def due(self) -> float | None:
         """Return the moment at which a check could next clear something by quiet time."""
-        times = (chart.due(self.rules, self._quiet) for chart in self._charts.values())
+        times = (chart.due(self.rules, self._quiet, checked=self._checked) for chart in self._charts.values())
         return min((time for time in times if time is not None), default=None)
 
     def failing(self) -> Mapping[str, tuple[str, ...]]:

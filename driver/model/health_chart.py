@@ -115,11 +115,14 @@ class Chart:
         serious = (one for one in self.xids if not _is_one_tenants(one, rules))
         return tuple(sorted(serious, key=lambda one: (one.xid, one.instances or ())))
 
-    def due(self, rules: Rules, quiet: float) -> float | None:
-        """Return the earliest moment at which a check could clear an XID by quiet time."""
+    def due(self, rules: Rules, quiet: float, *, checked: float) -> float | None:
+        """Return the earliest moment at which a check could clear an XID by quiet time.
+
+        What the last check, begun at `checked`, has left although it was time will not go by waiting.
+        """
         fatal = {one for one in self.xids if rules.of_xid(one.xid).severity >= Severity.FATAL and not one.recalled}
-        times = [one.at + quiet for one in self.xids if one not in fatal]
-        return min(times, default=None)
+        times = (one.at + quiet for one in self.xids if one not in fatal)
+        return min((time for time in times if time > checked), default=None)
 
 
 def _is_one_tenants(seen: SeenXid, rules: Rules) -> bool:

@@ -85,7 +85,7 @@ def test_a_check_that_began_before_the_event_clears_nothing(xid):
 )
 def test_the_reset_may_have_been_while_no_agent_ran(report, began, cleared):
     chart = seen(FATAL, recalled=True)
-    assert chart.due(RULES, QUIET) == 300
+    assert chart.due(RULES, QUIET, checked=0.0) == 300
     assert (xids(check(chart, report, began)) == []) is cleared
 
 
@@ -150,7 +150,9 @@ def test_one_xid_in_two_instances_is_two_facts_and_one_taint():
 
 
 def test_the_next_look_is_when_the_first_quiet_time_is_over():
-    assert Chart().due(RULES, QUIET) is None
-    assert seen(FATAL).due(RULES, QUIET) is None
+    assert Chart().due(RULES, QUIET, checked=0.0) is None
+    assert seen(FATAL).due(RULES, QUIET, checked=0.0) is None
     chart = seen(RESET, at=50.0).with_xid(SeenXid(xid=APPLICATION, at=20.0), RULES)
-    assert chart.due(RULES, QUIET) == 320.0
+    assert chart.due(RULES, QUIET, checked=0.0) == 320.0
+    assert chart.due(RULES, QUIET, checked=330.0) == 350.0
+    assert chart.due(RULES, QUIET, checked=350.0) is None  # what that check has left does not go by waiting
