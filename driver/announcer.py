@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LINES, _PERIOD = 10, 1.0  # XIDs that are logged in a period of seconds; of the others only the number
+_EVENTS, _STORM = (
+    16,
+    60.0,
+)  # distinct XIDs that get an Event in a time of seconds: others' Events must not wait for them
 
 
 class Teller(Protocol):
@@ -34,6 +38,8 @@ class Announcer:
         self._dynamic_mig = dynamic_mig
         self._period_began = 0.0
         self._in_period = 0
+        self._storm_began = 0.0
+        self._in_storm: set[str] = set()  # messages
 
     def changed(self, before: Snapshot, found: Snapshot) -> None:
         """Tell what is different."""
@@ -50,7 +56,11 @@ class Announcer:
     def xid(self, event: Xid, name: str, now: float) -> None:
         """Tell of an XID, at a moment in seconds; a storm of them is counted, not told one by one."""
         message = f"{name} ({event.gpu_uuid}) reports XID {event.xid}{_instances(event)}"
-        self._tell.emit("XidError", message, warning=True)
+        if now - self._storm_began >= _STORM:
+            self._storm_began, self._in_storm = now, set()
+        if message in self._in_storm or len(self._in_storm) < _EVENTS:
+            self._in_storm.add(message)
+            self._tell.emit("XidError", message, warning=True)
         if now - self._period_began >= _PERIOD:
             if self._in_period > _LINES:
                 log.warning("XidError: %d more", self._in_period - _LINES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class _Happening:
     involved: Mapping[str, str]
     first: datetime
     last: datetime
+    at: float  # the last moment by a clock that never jumps
     waiting: int = 0
     written: int = 0
     name: str = ""  # of the Event, once written
@@ -61,11 +63,13 @@ class EventSink:
         *,
         component: str = "gpu-dra",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._node_name = node_name
         self._component = component
         self._now = now
+        self._clock = clock
         self._waiting: OrderedDict[tuple[str, ...], _Happening] = OrderedDict()
         self._known: OrderedDict[tuple[str, ...], _Happening] = OrderedDict()
         self._wake = asyncio.Event()
@@ -84,12 +88,14 @@ class EventSink:
         now = self._now()
         happening = self._known.get(key) or self._waiting.get(key)
         if happening is None:
-            happening = _Happening(reason=reason, message=message, warning=warning, involved=about, first=now, last=now)
+            happening = _Happening(
+                reason=reason, message=message, warning=warning, involved=about, first=now, last=now, at=0.0
+            )
         if key not in self._waiting and len(self._waiting) >= _WAITING:
             self.dropped += 1
             return
         happening.waiting += 1
-        happening.last = now
+        happening.last, happening.at = now, self._clock()
         self._waiting[key] = happening
         self._wake.set()
 
@@ -130,8 +136,7 @@ class EventSink:
 
     async def _failed(self, key: tuple[str, ...], happening: _Happening, count: int, error: DriverError) -> None:
         happening.tries += 1
-        age = (self._now() - happening.last).total_seconds()
-        if isinstance(error, TemporaryError) and age < _NEWS:
+        if isinstance(error, TemporaryError) and self._clock() - happening.at < _NEWS:
             happening.waiting += count
             self._waiting[key] = happening
             self._wake.set()

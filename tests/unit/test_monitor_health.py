@@ -128,6 +128,22 @@ async def test_H2_without_evidence_it_stays(ears: Ears) -> None:
         assert taints(monitor, "GPU-1") == ["xid=79"]  # the other by quiet time, as the GPU says that it needs nothing
 
 
+async def test_what_quiet_time_does_not_clear_is_not_looked_at_again_and_again(
+    ears: Ears, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driver.monitor._UNHEALTHY", 5.0)
+    cannot_tell = dict.fromkeys(ALL_WELL, HealthReport())
+    inventory = ScriptedInventory([reading(*GPUS)], checks=[cannot_tell])
+    async with watching(inventory, ears, quiet=0.001) as (monitor, _):
+        inventory.queue.put_nowait(Xid(gpu_uuid="GPU-1", xid=48))
+        inventory.queue.put_nowait(Xid(gpu_uuid="GPU-of-nobody", xid=31))
+        await until(lambda: taints(monitor, "GPU-1") == ["xid=48"])
+        before = inventory.checked
+        monitor.refresh()
+        await until(lambda: inventory.checked > before)
+        assert monitor._until_next() == 5.0
+
+
 async def test_an_applications_fault_is_over_after_some_quiet_time(ears: Ears) -> None:
     inventory = ScriptedInventory([reading(*GPUS)], checks=[ALL_WELL])
     async with watching(inventory, ears, quiet=0.05) as (monitor, _):
@@ -231,6 +247,19 @@ async def test_the_same_xid_again_and_again_is_one_snapshot(ears: Ears, caplog: 
         await until(lambda: inventory.reads > before + 1)
         assert len(seen) == 2
     assert sum("reports XID" in line for line in caplog.text.splitlines()) < 50
+
+
+async def test_a_storm_of_garbage_costs_few_events_and_nothing_is_remembered_of_it(ears: Ears) -> None:
+    inventory = ScriptedInventory([reading(*GPUS)])
+    async with watching(inventory, ears) as (monitor, _):
+        for number in range(3000):
+            inventory.queue.put_nowait(Xid(gpu_uuid=f"GPU-unknown-{number}", xid=79))
+        await until(lambda: len(ears.xids) == 3000)
+        assert ears.reasons().count("XidError") <= 32  # 16 in a minute; the Events' queue is for other news, too
+        assert len(monitor._charts._charts) <= 1024
+        inventory.queue.put_nowait(Xid(gpu_uuid="GPU-1", xid=79))
+        await until(lambda: taints(monitor, "GPU-1") == ["xid=79"])
+        assert set(monitor.snapshot.health) == {"GPU-1"}
 
 
 async def test_an_event_and_what_the_check_after_it_finds_are_one_snapshot(
