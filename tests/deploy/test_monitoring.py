@@ -78,6 +78,16 @@ def test_alerts_fire_when_they_should_and_not_before():
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yaml")
 
 
+def test_every_alert_is_played_through():
+    played = {
+        one["alertname"]
+        for test in yaml.safe_load((MONITORING / "alerts_test.yaml").read_text())["tests"]
+        for one in test["alert_rule_test"]
+        if one["exp_alerts"]
+    }
+    assert played == {rule["alert"] for group in groups() for rule in group["rules"]}
+
+
 def test_the_operator_gets_the_same_alerts():
     assert load(MONITORING / "prometheusrule.yaml")[0]["spec"]["groups"] == groups()
 
