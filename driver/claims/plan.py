@@ -7,6 +7,7 @@ node, or that does not exist is refused here.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from driver.claims.holding import Holding, holding_of
@@ -52,15 +53,26 @@ class Plan:
 
 
 def make_plan(
-    allocation: Allocation, *, snapshot: Snapshot, pool: str, held: Mapping[str, Iterable[Holding]], node: str
+    allocation: Allocation,
+    *,
+    snapshot: Snapshot,
+    pool: str,
+    held: Mapping[str, Iterable[Holding]],
+    node: str,
+    made: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
     """Resolve and check every result; `held` is what the other claims (by UID) hold.
 
+    `made` has the UUIDs of the MIG devices that other claims have made, by the partition's name.
+
+    :raises DeviceNotReadyError: what admin access asks for was made a moment ago, or the GPUs can't be asked now.
     :raises ClaimRefusedError: a result can't be prepared on this node, or a setting is refused.
     :raises InvalidValueError: parameters are malformed.
     :raises DeviceHeldError: another claim holds a device.
     """
     found = [_resolve(result, snapshot, pool, node) for result in allocation.results]
+    for planned in found:
+        _check_made(planned, made)
     kinds = {one.result.request: "gpu" if isinstance(one.device, FullGpu) else "mig" for one in found}
     shared = {one.result.request for one in found if one.result.share_id is not None}
     configs = effective(allocation.configs, kinds, shared)
@@ -86,11 +98,6 @@ def _resolve(result: Result, snapshot: Snapshot, pool: str, node: str) -> Planne
             f"device {result.device} does not exist on node {node} (there are: {known}): "
             "it left after the claim was allocated; delete the pod so that it is scheduled again"
         )
-    if isinstance(device, MigPartition) and result.admin_access and device.made is None:
-        raise ClaimRefusedError(
-            f"device {result.device} (request {result.request}) is a partition that nobody uses now, and admin access "
-            "makes none: ask for the whole GPU with admin access instead"
-        )
     _check_owner(device, result, snapshot)
     why = hindrance(snapshot.health_of_device(device), result.tolerations)
     if why and not result.admin_access:
@@ -100,6 +107,21 @@ def _resolve(result: Result, snapshot: Snapshot, pool: str, node: str) -> Planne
         )
     holding = holding_of(device, share_id=result.share_id, admin_access=result.admin_access)
     return PlannedDevice(result=result, device=device, holding=holding, memory_limit=_share_memory(result))
+
+
+def _check_made(planned: PlannedDevice, made: Mapping[str, str]) -> None:
+    """Let admin access see only a partition that another claim holds: what was seen of it lags behind the records."""
+    device, result = planned.device, planned.result
+    if not (isinstance(device, MigPartition) and result.admin_access):
+        return
+    uuid = made.get(device.name)
+    if uuid is None:
+        raise ClaimRefusedError(
+            f"device {result.device} (request {result.request}) is a partition that nobody uses now, and admin access "
+            "makes none: ask for the whole GPU with admin access instead"
+        )
+    if device.made is None or device.made.instance.uuid != uuid:
+        raise DeviceNotReadyError(f"device {result.device} was made a moment ago, and was not looked at since")
 
 
 def _check_owner(device: Device, result: Result, snapshot: Snapshot) -> None:

@@ -192,7 +192,8 @@ class ClaimState:
             if effects := self._to_undo(record):
                 return _undo(record, effects, writes)
         others = self._others(uid, writes)
-        plan = self._plan(allocation, {other.claim.uid: other.holdings for other in others} | self._suspects(uid))
+        held = {other.claim.uid: other.holdings for other in others} | self._suspects(uid)
+        plan = self._plan(allocation, held, _made(others))
         self._check_agreement(plan, others)
         known = _known(others)
         if plan.effects and operation.found is None:
@@ -213,8 +214,9 @@ class ClaimState:
         writes.append(record)
         return record.answer
 
-    def _plan(self, allocation: Allocation, held: Mapping[str, Iterable[Holding]]) -> Plan:
-        return make_plan(allocation, snapshot=self._snapshot(), pool=self._pool, held=held, node=self._node)
+    def _plan(self, allocation: Allocation, held: Mapping[str, Iterable[Holding]], made: Mapping[str, str]) -> Plan:
+        snapshot = self._snapshot()
+        return make_plan(allocation, snapshot=snapshot, pool=self._pool, held=held, node=self._node, made=made)
 
     def _check_agreement(self, plan: Plan, others: Sequence[Record]) -> None:
         mine = {one.holding.device: one.holding.gpu_uuid for one in plan.devices if not one.holding.admin_access}
@@ -295,6 +297,12 @@ def _undo(record: Record, effects: tuple[Effect, ...], writes: list[Record]) -> 
         record = replace(record, ready=False)
         writes.append(record)
     return Undo(record=record, effects=effects)
+
+
+def _made(others: Iterable[Record]) -> dict[str, str]:
+    """Return the UUIDs of the MIG devices that claims have made, by the partition's name."""
+    effects = (effect for other in others if other.ready for effect in other.effects)
+    return {effect.device: effect.uuid for effect in effects if isinstance(effect, Partition) and effect.uuid}
 
 
 def _known(others: Iterable[Record]) -> dict[Key, Effect]:

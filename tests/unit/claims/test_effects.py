@@ -375,6 +375,9 @@ async def test_M9_admin_access_to_a_partition_sees_what_another_claim_has_made_a
     assert made.uuid in bench.cdi(2)
     await bench.unprepare(2)
     assert len(bench.hardware.log) == log
+    await bench.unprepare(1)
+    late = await bench.prepare(2)  # before anybody has looked at the GPUs again
+    assert "admin access makes none" in str(late)
 
 
 def share(number: int) -> dict[str, Any]:
