@@ -15,6 +15,7 @@ from driver.claims.cdi_files import ClaimCdi
 from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
 from driver.claims.gpu_locks import GpuLocks
+from driver.claims.ledger import Ledger
 from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
 from driver.config.plugin_health import NO_WISHES
@@ -288,6 +289,7 @@ class Agent:
             daemons=mps,
             changed=self._monitor.refresh_later,
             other_daemons=self._replicas.daemons if self._replicas is not None else frozenset,
+            ledger=Ledger(self._settings.state / "partitions", self._boot_id),
         )
 
     def _mps_died(self, daemon_id: str, message: str) -> None:

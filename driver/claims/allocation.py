@@ -65,6 +65,18 @@ class Allocation:
     pod_claim: str = ""  # what the pod calls a claim that was made of a template
 
 
+def check_ref(ref: ClaimRef) -> None:
+    """Check what becomes a path or a URL.
+
+    :raises InvalidValueError: it is not safe as one.
+    """
+    names.check_uid(ref.uid)
+    if not names.is_dns_label(ref.namespace):
+        raise InvalidValueError("namespace", ref.namespace, "a namespace is a DNS label")
+    if not names.is_dns_subdomain(ref.name):
+        raise InvalidValueError("name", ref.name, "a claim's name is a DNS subdomain")
+
+
 def decode(claim: Mapping[str, Any], ref: ClaimRef) -> Allocation:
     """Return this driver's part of a claim's allocation.
 

@@ -6,11 +6,12 @@ Undoing is safe whether the effect was done, half done or not done at all: it br
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from driver.claims.effect import ComputeMode, Effect, Key, MigMode, MpsDaemon, Partition, TimeSlice
-from driver.errors import ClaimRefusedError, DeviceNotReadyError, MigError
+from driver.errors import ClaimRefusedError, DeviceNotReadyError, DriverError, MigError
 from driver.inventory import mig_rules
 from driver.sharing.base import DEFAULT_TIME_SLICE
 from driver.sharing.limits import mps_spec
@@ -18,7 +19,9 @@ from driver.sharing.limits import mps_spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from driver.claims.ledger import Ledger, Made
     from driver.inventory.base import Partitioner
+    from driver.model.mig import MigInstance, Placement
     from driver.sharing.base import ClientEdits, ComputeModePolicy, MpsControl, MpsSpec, TimeSlicePolicy
 
 log = logging.getLogger(__name__)
@@ -28,7 +31,7 @@ class EffectRunner:
     """Does what the parts that it was given can do; the rest is refused.
 
     `changed` is called when MIG changed, as the inventory does not tell of that by itself. `other_daemons` tells which
-    MPS daemons are not claims' and somebody else's to stop.
+    MPS daemons are not claims' and somebody else's to stop. `ledger` is told which MIG devices are ours.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class EffectRunner:
         daemons: MpsControl | None = None,
         changed: Callable[[], None] = lambda: None,
         other_daemons: Callable[[], Collection[str]] = frozenset,
+        ledger: Ledger | None = None,
     ) -> None:
         self._partitions = partitions
         self._slices = slices
@@ -47,6 +51,8 @@ class EffectRunner:
         self._daemons = daemons
         self._changed = changed
         self._other_daemons = other_daemons
+        self._ledger = ledger
+        self._foreign: set[Key] = set()
 
     async def observe(self, effects: Iterable[Effect]) -> Mapping[Key, object]:
         """Return what is there now of the things that effects would change.
@@ -55,8 +61,8 @@ class EffectRunner:
         """
         return {effect.key: await self._observe(effect) for effect in effects}
 
-    async def apply(self, effect: Effect, done: Iterable[Effect]) -> Effect:
-        """Do an effect; return it with what was made. `done` are the claim's earlier effects.
+    async def apply(self, effect: Effect, done: Iterable[Effect], claim_uid: str) -> Effect:
+        """Do an effect of a claim; return it with what was made. `done` are the claim's earlier effects.
 
         :raises DriverError: it failed; `undo` cleans up whatever is left of it.
         """
@@ -65,7 +71,7 @@ class EffectRunner:
                 await self._partitioner().set_mig_mode(effect.gpu, effect.enabled)
                 self._changed()
             case Partition():
-                return effect if effect.uuid else await self._make(effect)  # shares of one are made once
+                return await self._make(effect, claim_uid)
             case ComputeMode():
                 await self._compute_modes().set(effect.gpu, effect.mode)
             case TimeSlice():
@@ -99,6 +105,23 @@ class EffectRunner:
                 await self._mps().stop(effect.id)
             case _:
                 assert_never(effect)
+
+    def made(self) -> tuple[Made, ...]:
+        """Return the MIG devices that this driver made and did not remove, whether a record owns them or not."""
+        return self._ledger.entries() if self._ledger is not None else ()
+
+    async def remove(self, stray: Made) -> None:
+        """Remove a MIG device of ours that no record owns; what is there instead of it is left.
+
+        :raises DriverError: it could not be removed now, as processes use it, say.
+        """
+        effect = Partition(
+            gpu=stray.gpu, device="", profile_id=stray.profile_id, placement=stray.placement, uuid=stray.uuid
+        )
+        there = await self._there(stray.gpu, stray.placement)
+        if not stray.uuid and any(one.profile.id != stray.profile_id for one in there):
+            self._foreign.add(effect.key)
+        await self._unmake(effect)
 
     async def adopt(self, daemons: Mapping[str, MpsDaemon]) -> tuple[str, ...]:
         """After a start, take over the MPS daemons of prepared claims and stop all others; return those that are gone.
@@ -142,41 +165,61 @@ class EffectRunner:
         for other, what in mig_rules.taken(state):
             if other.overlaps(effect.placement):
                 raise DeviceNotReadyError(
-                    f"device {effect.device} can't be made: {what}, which this driver did not make for a claim, is at "
-                    f"{other} of GPU {effect.gpu}; remove it (nvidia-smi mig -dci, then -dgi)"
+                    f"device {effect.device} can't be made: {what}, which no prepared claim owns, is at {other} "
+                    f"of GPU {effect.gpu}; remove it (nvidia-smi mig -dci, then -dgi)"
                 )
 
-    async def _make(self, effect: Partition) -> Partition:
-        made = await self._partitioner().create_mig(effect.gpu, effect.profile_id, effect.placement)
+    async def _make(self, effect: Partition, claim_uid: str) -> Partition:
+        """Make a partition, or share one that was made: shares of one are made once."""
+        self._note(effect, claim_uid)
+        if effect.uuid:
+            return effect
+        try:
+            made = await self._partitioner().create_mig(effect.gpu, effect.profile_id, effect.placement)
+        except MigError:
+            with suppress(DriverError):
+                if await self._there(effect.gpu, effect.placement):
+                    self._foreign.add(effect.key)  # made by somebody else since we looked: ours fails as a whole
+            raise
         self._changed()
-        return replace(
+        ours = replace(
             effect,
             uuid=made.uuid,
             gpu_instance_id=made.gpu_instance_id,
             compute_instance_id=made.compute_instance_id,
         )
+        self._note(ours, claim_uid)
+        return ours
 
     async def _unmake(self, effect: Partition) -> None:
-        """Remove what was made. What took its place since, with a UUID that we did not record, is somebody else's."""
-        if effect.uuid:
-            state = await self._partitioner().mig_state(effect.gpu)
-            there = [one.uuid for one in state.instances if one.placement == effect.placement]
-            if there and effect.uuid not in there:
-                log.warning(
-                    "%s: MIG device %s is gone, and %s is in its place: it is left",
-                    effect.device,
-                    effect.uuid,
-                    there[0],
-                )
-                return
-        await self._partitioner().destroy_mig(effect.gpu, effect.placement)
-        self._changed()
+        """Remove what was made, and leave what is somebody else's: what took its place since, or came before us."""
+        foreign = effect.key in self._foreign and not effect.uuid
+        if not foreign and effect.uuid:
+            there = await self._there(effect.gpu, effect.placement)
+            foreign = bool(there) and all(one.uuid != effect.uuid for one in there)
+        if foreign:
+            log.warning("%s: what is at %s of %s now is not ours: it is left", *_names(effect))
+        else:
+            await self._partitioner().destroy_mig(effect.gpu, effect.placement)
+            self._changed()
+        self._foreign.discard(effect.key)
+        if self._ledger is not None:
+            self._ledger.forget(effect.gpu, effect.placement)
+
+    async def _there(self, gpu: str, placement: Placement) -> list[MigInstance]:
+        """Return the MIG devices at exactly this placement now; not a GPU instance without a compute instance."""
+        state = await self._partitioner().mig_state(gpu)
+        return [one for one in state.instances if one.placement == placement]
+
+    def _note(self, effect: Partition, claim_uid: str) -> None:
+        if self._ledger is not None:
+            self._ledger.note(effect, claim_uid)
 
     async def _restore_mig_mode(self, effect: MigMode) -> None:
         """Restore MIG mode; instances that somebody else made meanwhile are a reason to leave it on."""
         partitioner = self._partitioner()
         state = await partitioner.mig_state(effect.gpu)
-        if state.enabled and not effect.found and state.instances:
+        if state.enabled and not effect.found and any(mig_rules.taken(state)):
             return
         await partitioner.set_mig_mode(effect.gpu, bool(effect.found))
 
@@ -209,6 +252,10 @@ _NO_SHARING = "sharing settings are switched off in this driver's settings; remo
 def spec_of(daemon: MpsDaemon) -> MpsSpec:
     """Return what the daemon is started with."""
     return mps_spec(daemon.settings, daemon.uuids)
+
+
+def _names(effect: Partition) -> tuple[str, str, str]:
+    return effect.device or "a device whose record is lost", str(effect.placement), effect.gpu
 
 
 def _uuids(daemon: MpsDaemon, done: Iterable[Effect]) -> tuple[str, ...]:

@@ -36,13 +36,13 @@ from driver.claims.operations import (
 )
 from driver.claims.recording import daemons
 from driver.claims.retry import Retry
+from driver.claims.strays import remove_strays
 from driver.errors import (
     ApiNotFoundError,
     ClaimRefusedError,
     DeviceHeldError,
     DeviceNotReadyError,
     DriverError,
-    InvalidValueError,
     TemporaryError,
 )
 from driver.model import names
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from driver.claims.effect import Effect
     from driver.claims.effect_runner import EffectRunner
     from driver.claims.gpu_locks import GpuLocks
+    from driver.claims.ledger import Made
     from driver.claims.record import Record
     from driver.claims.state import ClaimState
 
@@ -110,7 +111,7 @@ class ClaimEngine:
 
         async def one(ref: ClaimRef) -> Answer | DriverError:
             try:
-                _check(ref)
+                allocation.check_ref(ref)
                 return await self._retry.until(deadline, lambda: self._prepare_once(ref, began))
             except DriverError as exc:
                 return exc
@@ -155,12 +156,13 @@ class ClaimEngine:
         return self._state.cdi_is_missing()
 
     async def reconcile(self) -> int:
-        """Give up the records of claims that are gone and that no pod uses (S7); return how many.
+        """Give up the records of claims that are gone and that no pod uses (S7), and strays; return how many records.
 
         :raises StorageError: the state can't be read.
         """
         records = await self._on_thread(self._state.records)
         released = await asyncio.gather(*(self._release_if_gone(record) for record in records))
+        await self._remove_strays()
         return sum(released)
 
     async def settle(self) -> int:
@@ -174,6 +176,7 @@ class ClaimEngine:
         for record in half_done:
             log.warning("Undoing the preparation of claim %s, which a crash interrupted", record.claim)
             await self._release(Unprepare(claim=record.claim, only_if=record))
+        await self._remove_strays()
         return len(half_done)
 
     async def resume(self) -> tuple[str, ...]:
@@ -181,7 +184,10 @@ class ClaimEngine:
 
         :raises DriverError: it can't be told now; call again.
         """
-        return await self._runner.adopt(daemons(await self.records()))
+        async with self._locks.hold(
+            self._state.gpus()
+        ):  # what another instance is starting now is neither dead nor a stray
+            return await self._runner.adopt(daemons(await self.records()))
 
     async def aclose(self) -> None:
         """Finish what is under way and stop the thread."""
@@ -236,6 +242,12 @@ class ClaimEngine:
             raise DeviceNotReadyError(f"{held}; that claim is gone, but a pod still uses it") from held
         raise held
 
+    async def _remove_strays(self) -> None:
+        async def is_owned(made: Made) -> bool:
+            return await self._on_thread(lambda: self._state.owns(made))
+
+        await remove_strays(self._runner, self._locks, is_owned=is_owned, used_claims=self._used_claims)
+
     async def _release_if_gone(self, record: Record) -> bool:
         if not await self._is_gone(record):
             return False
@@ -263,13 +275,11 @@ class ClaimEngine:
     async def _change(self, allocated: Allocation, since: int, gpus: tuple[str, ...]) -> Answer:
         """Prepare a claim that changes GPUs, or whose record did."""
         async with self._locks.hold(gpus):
-            outcome = await self._submit(Prepare(allocation=allocated, since=since))
+            outcome = _within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
             if isinstance(outcome, Undo):
                 await self._undo(outcome)
-                outcome = await self._submit(Prepare(allocation=allocated, since=since))
+                outcome = _within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
             if isinstance(outcome, Observe):
-                if not set(gpus_of(outcome.effects)) <= set(gpus):
-                    raise TemporaryError(f"claim {allocated.claim} now needs other GPUs than those that were locked")
                 found = await self._runner.observe(outcome.unknown)
                 outcome = await self._submit(Prepare(allocation=allocated, since=since, found=found))
             if isinstance(outcome, Pending):
@@ -281,7 +291,7 @@ class ClaimEngine:
         done: list[Effect] = []
         try:
             for effect in record.effects:
-                done.append(await self._runner.apply(effect, done))
+                done.append(await self._runner.apply(effect, done, record.claim.uid))
             ready = replace(record, effects=tuple(done), ready=True)
             return _answer(await self._submit(Complete(record=ready, since=since)))
         except DriverError as exc:
@@ -309,7 +319,7 @@ class ClaimEngine:
 
     async def _release_locked(self, operation: Unprepare, gpus: tuple[str, ...]) -> None:
         async with self._locks.hold(gpus):
-            outcome = await self._submit(operation)
+            outcome = _within(gpus, await self._submit(operation))
             if isinstance(outcome, Undo):
                 await self._undo(outcome)
             elif isinstance(outcome, DriverError):
@@ -366,13 +376,11 @@ class ClaimEngine:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
 
-def _check(ref: ClaimRef) -> None:
-    """Check what becomes a path or a URL."""
-    names.check_uid(ref.uid)
-    if not names.is_dns_label(ref.namespace):
-        raise InvalidValueError("namespace", ref.namespace, "a namespace is a DNS label")
-    if not names.is_dns_subdomain(ref.name):
-        raise InvalidValueError("name", ref.name, "a claim's name is a DNS subdomain")
+def _within(gpus: tuple[str, ...], outcome: Outcome) -> Outcome:
+    """Refuse what concerns more GPUs than those that are locked: another instance was here before the lock was had."""
+    if isinstance(outcome, Observe | Undo) and not set(gpus_of(outcome.effects)) <= set(gpus):
+        raise TemporaryError("the claim now concerns other GPUs than those that were locked")
+    return outcome
 
 
 def _answer(outcome: Outcome) -> Answer:

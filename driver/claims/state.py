@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from driver.claims.allocation import Allocation, ClaimRef
     from driver.claims.cdi_files import ClaimCdi
+    from driver.claims.ledger import Made
     from driver.claims.plan import Plan
     from driver.claims.record import Record
     from driver.claims.store import Quarantined, RecordStore
@@ -112,6 +113,25 @@ class ClaimState:
             self._store.refresh()
             return tuple(self._store.records.values())
 
+    def owns(self, made: Made) -> bool:
+        """Say whether a record of this boot, or one that can't be read, may own a MIG device that this driver made.
+
+        :raises StorageError: the state can't be read or locked.
+        """
+        with self._store.lock:
+            self._store.refresh()
+            if made.claims & self._store.quarantined.keys():
+                return True
+            return any(
+                isinstance(effect, Partition) and (effect.gpu, effect.placement) == (made.gpu, made.placement)
+                for record in self._others("")
+                for effect in record.effects
+            )
+
+    def gpus(self) -> tuple[str, ...]:
+        """Return the UUIDs of the GPUs that there are now."""
+        return tuple(gpu.uuid for gpu in self._snapshot().gpus)
+
     def current(self, record: Record) -> bool:
         """Say whether a record is of this boot."""
         return record.boot_id == self._boot_id
@@ -121,8 +141,8 @@ class ClaimState:
 
         :raises StorageError: the state can't be used.
         """
-        self._store.prepare_directories()
         with self._store.lock:
+            self._store.prepare_directories()  # what another instance is writing now is no leftover
             self._cdi.files.sweep()
             self._store.refresh()
             orphans = self._cdi.files.claim_uids() - self._store.records.keys() - self._store.quarantined.keys()

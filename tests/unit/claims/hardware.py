@@ -12,6 +12,7 @@ from driver.sharing.base import client_edits
 from tests.unit.claims.helpers import PROFILE
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Collection
 
     from driver.sharing.base import ClientEdits, MpsSpec, OnDeath
@@ -40,7 +41,15 @@ class Hardware:
         self.daemons: dict[str, MpsSpec] = {}
         self.log: list[str] = []
         self.fails: dict[str, int] = {}
+        self.gates: dict[str, tuple[asyncio.Event, asyncio.Event]] = {}  # says that it arrived, waits to go on
         self._numbers = itertools.count(1)
+
+    async def wait(self, operation: str) -> None:
+        """Stop at a gate, if there is one."""
+        if operation in self.gates:
+            arrived, go = self.gates[operation]
+            arrived.set()
+            await go.wait()
 
     def picture(self) -> object:
         """All of the state, to compare."""
@@ -144,6 +153,7 @@ class Daemons:
 
     async def start(self, daemon_id: str, spec: MpsSpec) -> None:
         self._hardware._enter(f"start {daemon_id}")
+        await self._hardware.wait("start")
         self._hardware.daemons[daemon_id] = spec
 
     async def adopt(self, daemon_id: str, spec: MpsSpec) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
 from driver.claims.gpu_locks import GpuLocks
+from driver.claims.ledger import Ledger
 from driver.errors import (
     ClaimRefusedError,
     DeviceHeldError,
@@ -26,6 +27,8 @@ from tests.unit.claims.helpers import Claims, Node, claim, gpus, ref, result, ui
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from driver.model.mig import MigInstance
 
 API = "resource.nvidia.com/v1beta1"
 SHARE = "b98a178b-5be9-4ea2-99fc-1977135f03c"
@@ -52,6 +55,8 @@ class Bench:
         self.node.snapshot = Snapshot(gpus=(dynamic_gpu(0), *gpus(3)[1:]), dynamic_mig=frozenset({"GPU-0"}))
         self.hardware = Hardware()
         self.claims = Claims()
+        self.ledger = Ledger(root / "partitions", self.node.boot_id)
+        self.used: frozenset[str] | None = frozenset()  # the claims of pods on the node
         self.engine = self.start()
 
     def start(self) -> ClaimEngine:
@@ -60,10 +65,11 @@ class Bench:
             slices=Slices(self.hardware),
             modes=Modes(self.hardware),
             daemons=Daemons(self.hardware),
+            ledger=self.ledger,
         )
 
-        async def used() -> frozenset[str]:
-            return frozenset()
+        async def used() -> frozenset[str] | None:
+            return self.used
 
         locks = GpuLocks(self.node.root / "gpus")
         return ClaimEngine(state=self.node.state(), claims=self.claims, used_claims=used, runner=runner, locks=locks)
@@ -211,6 +217,26 @@ async def test_a_device_that_somebody_put_in_place_of_ours_is_left_alone(bench: 
     assert await bench.unprepare(1) is None
     assert bench.hardware.instances["GPU-0"] == {Placement(0, 1): foreign}
     assert bench.node.leftovers() == []
+
+
+async def test_a_device_that_somebody_makes_just_before_us_is_left_alone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The placement was free when it was looked at; then somebody was faster."""
+    bench.claims.add(claim(1, result(part(0))))
+    create = bench.hardware.create_mig
+    foreign: list[MigInstance] = []
+
+    async def somebody_first(gpu: str, profile: int, placement: Placement) -> MigInstance:
+        foreign.append(await create(gpu, profile, placement))
+        return await create(gpu, profile, placement)
+
+    monkeypatch.setattr(bench.hardware, "create_mig", somebody_first)
+    assert isinstance(await bench.prepare(1), MigError)
+    assert bench.hardware.instances["GPU-0"] == {Placement(0, 1): foreign[0]}
+    assert bench.hardware.enabled == {"GPU-0": True}
+    assert bench.node.leftovers() == []
+    assert bench.ledger.entries() == ()
 
 
 async def test_what_a_crash_left_half_done_is_undone_at_the_next_start(bench: Bench) -> None:
@@ -503,6 +529,22 @@ async def test_after_a_restart_daemons_are_taken_over_strays_stopped_and_dead_on
     del bench.hardware.daemons[uid(2)]
     await bench.restart()
     assert await bench.engine.resume() == (uid(2),)
+    assert list(bench.hardware.daemons) == [uid(1)]
+
+
+async def test_a_daemon_that_another_instance_is_starting_is_neither_dead_nor_a_stray(bench: Bench) -> None:
+    """A rolling update: the new instance looks for daemons while the old one still serves."""
+    bench.claims.add(claim(1, result("gpu-1"), config=config(MPS)))
+    arrived, go = asyncio.Event(), asyncio.Event()
+    bench.hardware.gates["start"] = arrived, go
+    preparing = asyncio.create_task(bench.prepare(1, within=10))
+    await arrived.wait()
+    resuming = asyncio.create_task(bench.start().resume())
+    done, _ = await asyncio.wait((resuming,), timeout=0.1)
+    assert not done
+    go.set()
+    assert isinstance(await preparing, tuple)
+    assert await resuming == ()
     assert list(bench.hardware.daemons) == [uid(1)]
 
 

@@ -1,0 +1,53 @@
+"""MIG devices of ours that no record owns any more: somebody removed the record, or it was garbage and settled by hand.
+
+Removed only if all of this is so: the ledger says that this driver made it in this boot, no record and no unreadable
+record may own it, no pod on the node uses a claim that ever had it, and what is there now is what was made. A device
+that processes use can't be removed by anybody; it is looked at again later.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from driver.errors import DriverError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from driver.claims.effect_runner import EffectRunner
+    from driver.claims.gpu_locks import GpuLocks
+    from driver.claims.ledger import Made
+
+log = logging.getLogger(__name__)
+
+
+async def remove_strays(
+    runner: EffectRunner,
+    locks: GpuLocks,
+    *,
+    is_owned: Callable[[Made], Awaitable[bool]],
+    used_claims: Callable[[], Awaitable[frozenset[str] | None]],
+) -> int:
+    """Remove them; return how many. One that can't be removed costs itself only.
+
+    :raises StorageError: the records can't be read.
+    """
+    suspects = [made for made in runner.made() if not await is_owned(made)]
+    used = await used_claims() if suspects else frozenset()
+    removed = 0
+    for made in suspects:
+        where = f"the MIG device at {made.placement} of {made.gpu}, made for claim {', '.join(sorted(made.claims))}"
+        if used is None or made.claims & used:
+            log.warning("No record owns %s, but a pod may use it: it is left for now", where)
+            continue
+        async with locks.hold((made.gpu,)):
+            if made not in runner.made() or await is_owned(made):
+                continue  # another claim or another instance of the driver was here meanwhile
+            try:
+                log.warning("No record owns %s, and no pod uses it: removing it", where)
+                await runner.remove(made)
+                removed += 1
+            except DriverError as exc:
+                log.warning("%s can't be removed now: %s", where, exc)
+    return removed
