@@ -94,7 +94,7 @@ class Agent:
         self._telemetry = self._make_telemetry(api)
         self._mps_health = MpsHealth(lambda: tuple(self._store.records.values()))
         self._monitor.also(self._mps_health.facts)
-        self._pod_events = PodEvents(self._engine.records, api, self._events)
+        self._pod_events = PodEvents(self._engine.records, self._pods, api, self._events)
         self._plugin = self._make_plugin()
         self._offering = self._make_offering()
         self._labels = make_labels(settings, self._client, tell=self._events, observer=self._metrics)

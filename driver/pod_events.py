@@ -1,7 +1,8 @@
 """Events on the pods that hold a device whose health changed, so that their owners see it where they look.
 
 Who holds a device is in the records; which pods those are, in the status of their claims. What could not be asked is
-asked again, as long as it is still news.
+asked again, as long as it is still news. Who has one by the device-plugin API, the kubelet tells, but without UIDs:
+`kubectl events` shows those pods' Events, `kubectl describe` does not.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driver.errors import ApiError, ApiNotFoundError, DriverError
+from driver.model.device import MigDevice
+from driver.model.health import HEALTHY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -43,16 +46,27 @@ class Claims(Protocol):
         ...
 
 
+class Plugged(Protocol):
+    """Who knows which pods have devices by the device-plugin API (kubelet.pod_resources)."""
+
+    async def device_holders(self) -> Mapping[str, tuple[str, ...]] | None:
+        """Return them (`namespace/name`) by the devices' UUIDs; None if that can't be told."""
+        ...
+
+
 class PodEvents:
     """Compares what was told with what is. `records` returns those of all prepared claims."""
 
-    def __init__(self, records: Callable[[], Awaitable[Iterable[Record]]], claims: Claims, tell: Teller) -> None:
+    def __init__(
+        self, records: Callable[[], Awaitable[Iterable[Record]]], plugged: Plugged, claims: Claims, tell: Teller
+    ) -> None:
         self._records = records
+        self._plugged = plugged
         self._claims = claims
         self._tell = tell
         self._snapshot: Snapshot | None = None
         self._changed = asyncio.Event()
-        self._told: dict[tuple[str, str], str] = {}  # (claim's UID, device) to the reason that was told
+        self._told: dict[tuple[str, str], str] = {}  # (claim's UID or pod, device) to the reason that was told
 
     def publish(self, snapshot: Snapshot) -> None:
         """Take a new Snapshot; cheap, and does not wait."""
@@ -85,10 +99,27 @@ class PodEvents:
         except DriverError as exc:
             log.warning("cannot tell pods of their devices' health: %s", exc)
             return False
+        plugged = await self._plugged.device_holders()
         held = {(record.claim.uid, device) for record in records for device, _ in _held(record, snapshot)}
+        held |= self._plugged_before() if plugged is None else {(pod, one) for one in plugged for pod in plugged[one]}
         self._told = {key: reason for key, reason in self._told.items() if key in held}
+        self._of_plugged(plugged or {}, snapshot)
         done = [await self._of_record(record, snapshot) for record in records]
         return all(done)
+
+    def _plugged_before(self) -> set[tuple[str, str]]:
+        return {(holder, device) for holder, device in self._told if "/" in holder}
+
+    def _of_plugged(self, plugged: Mapping[str, tuple[str, ...]], snapshot: Snapshot) -> None:
+        for uuid, pods in plugged.items():
+            name, health = _of_uuid(uuid, snapshot)
+            reason = "" if health.healthy else health.reason
+            for pod in pods:
+                if self._told.get((pod, uuid), "") == reason:
+                    continue
+                namespace, _, pod_name = pod.partition("/")
+                about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": pod_name}
+                self._say((pod, uuid), f"device {name} ({uuid})", health, [about])
 
     async def _of_record(self, record: Record, snapshot: Snapshot) -> bool:
         news = [
@@ -106,7 +137,8 @@ class PodEvents:
             log.info("cannot tell the pods of claim %s of their devices' health yet: %s", record.claim, exc)
             return False
         for device, health in news:
-            self._say(record.claim, device, health, pods)
+            about = f"device {device} of claim {record.claim.name}"
+            self._say((record.claim.uid, device), about, health, pods)
         return True
 
     async def _pods(self, ref: ClaimRef) -> list[dict[str, str]]:
@@ -120,12 +152,11 @@ class PodEvents:
             if user.get("resource") == "pods" and user.get("name") and user.get("uid")
         ]
 
-    def _say(self, ref: ClaimRef, device: str, health: Health, pods: Iterable[Mapping[str, str]]) -> None:
-        about = f"device {device} of claim {ref.name}"
+    def _say(self, key: tuple[str, str], about: str, health: Health, pods: Iterable[Mapping[str, str]]) -> None:
         if health.healthy:
-            self._told.pop((ref.uid, device), None)
+            self._told.pop(key, None)
         else:
-            self._told[ref.uid, device] = health.reason
+            self._told[key] = health.reason
         for pod in pods:
             if health.healthy:
                 self._tell.emit("GPURecovered", f"{about} is healthy again", involved=pod)
@@ -141,3 +172,15 @@ def _held(record: Record, snapshot: Snapshot) -> Iterator[tuple[str, Health]]:
             yield one.holding.device, snapshot.health_of_device(device)
         else:
             yield one.holding.device, snapshot.health_of(one.holding.gpu_uuid)
+
+
+def _of_uuid(uuid: str, snapshot: Snapshot) -> tuple[str, Health]:
+    """Return a device's name and health; what is not ours is healthy."""
+    for gpu in snapshot.gpus:
+        if gpu.uuid == uuid:
+            return gpu.name, snapshot.health_of(uuid)
+        for instance in gpu.mig.instances if gpu.mig is not None else ():
+            if instance.uuid == uuid:
+                device = MigDevice(gpu=gpu, instance=instance)
+                return device.name, snapshot.health_of_device(device)
+    return uuid, HEALTHY

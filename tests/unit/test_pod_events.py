@@ -12,7 +12,7 @@ from driver.claims.allocation import ClaimRef
 from driver.claims.holding import Holding
 from driver.claims.record import Record, RecordedDevice
 from driver.errors import ApiNotFoundError, ApiUnavailableError, StorageError
-from driver.model.device import Gpu
+from driver.model.device import Gpu, MigDevice
 from driver.model.health_facts import Fact, Kind
 from driver.model.health_rules import judge
 from driver.model.snapshot import Snapshot
@@ -60,6 +60,10 @@ class World:
     reads: int = 0
     asked: int = 0
     broken: bool = False
+    plugged: dict[str, tuple[str, ...]] | None = None
+
+    async def device_holders(self) -> dict[str, tuple[str, ...]] | None:
+        return self.plugged
 
     async def all_records(self) -> list[Record]:
         self.reads += 1
@@ -83,7 +87,7 @@ class World:
         assert involved is not None
         assert involved["kind"] == "Pod"
         assert involved["namespace"] == "ns"
-        assert involved["uid"] == f"uid-{involved['name']}"
+        assert involved.get("uid") in (f"uid-{involved['name']}", None)
         self.told.append((reason, involved["name"], warning))
         self.messages.append(message)
 
@@ -95,7 +99,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.asynccontextmanager
 async def telling(world: World) -> AsyncIterator[PodEvents]:
-    events = PodEvents(world.all_records, world, world)
+    events = PodEvents(world.all_records, world, world, world)
     task = asyncio.create_task(events.run())
     try:
         yield events
@@ -157,6 +161,29 @@ async def test_what_concerns_one_mig_device_only_is_told_to_its_pods() -> None:
         await until(lambda: world.told == [("GPUUnhealthy", "pod-a", True)])
         events.publish(gpus)
         await until(lambda: world.told[1:] == [("GPURecovered", "pod-a", False)])
+
+
+async def test_pods_of_the_device_plugin_are_told_too() -> None:
+    node = snapshot("h100,h100@mig=1g.10gb*2")
+    whole, first, _ = node.devices()
+    assert isinstance(first, MigDevice)
+    uuids = whole.gpu.uuid, first.instance.uuid
+    world = World(plugged={uuids[0]: ("ns/p1",), uuids[1]: ("ns/p2",), "GPU-of-nobody": ("ns/p3",)})
+    async with telling(world) as events:
+        events.publish(replace(node, health=MappingProxyType({first.gpu.uuid: XID})))
+        await until(lambda: world.told == [("GPUUnhealthy", "p2", True)])
+        assert world.messages[0].startswith(f"device {first.name} ({uuids[1]}) is unhealthy: XID 79")
+        events.publish(replace(node, health=MappingProxyType({one.gpu.uuid: XID for one in (whole, first)})))
+        await until(lambda: world.told[1:] == [("GPUUnhealthy", "p1", True)])
+        world.plugged, reads = None, world.reads  # the kubelet does not answer this time
+        events.publish(replace(node, health=MappingProxyType({one.gpu.uuid: XID for one in (whole, first)})))
+        await until(lambda: world.reads > reads)
+        await idle(events, world)
+        world.plugged = {uuids[0]: ("ns/p1",)}  # the other has ended
+        events.publish(node)
+        await until(lambda: world.told[2:] == [("GPURecovered", "p1", False)])
+        await idle(events, world)
+        assert events._told == {}
 
 
 def _mig_record(name: str, device: Device) -> Record:
