@@ -73,8 +73,8 @@ async def _keep(story: Story, screen: Screen) -> None:
     agent = f"--kubelet-root {story.kubelet_root}"
     screen.text(
         f"gpu-dra top {agent}   # who has what, live\n"
-        f"gpu-dra fault inject gpu-3 xid=79 {agent}   # break a GPU\n"
-        f"gpu-dra fault recover gpu-3 {agent}   # mend it"
+        f"gpu-dra fault inject gpu-0 xid=79 {agent}   # break a GPU\n"
+        f"gpu-dra fault recover gpu-0 {agent}   # mend it"
     )
     screen.text("Ctrl-C deletes all of it.")
     await stop.wait()
