@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from driver.config.plugin_health import NO_WISHES
 from driver.errors import InvalidValueError
 from driver.health_memory import HealthMemory
-from driver.health_setup import make_charts
+from driver.health_setup import rules_by
 from driver.model.health import Effect, Severity
 from driver.model.health_chart import SeenXid
 from driver.settings import load_settings
@@ -82,7 +83,7 @@ def test_settings_make_the_rules(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text("xids: {94: application}\nfacts: {nvlink-down: fatal}\n")
     flags = {"health_rules": str(file), "unhealthy_effect": "NoExecute", "state_dir": str(tmp_path)}
-    rules = make_charts(load_settings(flags, {}), "boot").rules
+    rules = rules_by(load_settings(flags, {}))(NO_WISHES)
     assert rules.of_xid(94).severity is Severity.NOTICE
     assert rules.serious is Effect.NO_EXECUTE
 
@@ -91,6 +92,6 @@ def test_a_bad_rules_file_is_refused_with_its_name(tmp_path: Path) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text("xid: {94: application}")
     with pytest.raises(InvalidValueError, match=r"rules\.yaml: xid: .*did you mean 'xids'"):
-        make_charts(load_settings({"health_rules": str(file)}, {}), "boot")
+        rules_by(load_settings({"health_rules": str(file)}, {}))
     with pytest.raises(InvalidValueError, match=r"missing\.yaml"):
-        make_charts(load_settings({"health_rules": str(tmp_path / "missing.yaml")}, {}), "boot")
+        rules_by(load_settings({"health_rules": str(tmp_path / "missing.yaml")}, {}))
