@@ -139,7 +139,7 @@ async def as_agent_reads(client: KubeClient, path: str, name: str) -> dict[str, 
 async def test_P5_nor_a_label_of_others(node: Node, as_agent: KubeClient) -> None:
     merge = "application/merge-patch+json"
     labels = {"team": "x", "nvidia.com/gpu.product": "x"}  # the answer names the wrong one alone
-    with pytest.raises(ApiForbiddenError, match="only the labels of feature discovery, not team(?!,)"):
+    with pytest.raises(ApiForbiddenError, match=r"only the labels of feature discovery, not team(?!,)"):
         await as_agent.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": labels}}, content_type=merge)
     label = {"metadata": {"labels": {"nvidia.com/gpu.count": "8"}}}
     with pytest.raises(ApiForbiddenError, match="the agent on node node1 may label only that node"):
