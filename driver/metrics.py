@@ -86,7 +86,6 @@ class Metrics:
             "gpu_dra_xid_events", "XID errors that the GPU driver reported", ("gpu", "xid"), registry=registry
         )
         gpu = ("gpu", "uuid")
-        self._healthy = Gauge("gpu_dra_gpu_healthy", "1 if a GPU may be given to claims", gpu, registry=registry)
         self._taints = Gauge(
             "gpu_dra_gpu_taint", "1 for each taint of a GPU", (*gpu, "taint", "effect"), registry=registry
         )
@@ -169,10 +168,8 @@ class Metrics:
 
     def health_judged(self, health: Mapping[tuple[str, str], Health]) -> None:
         """Set the verdicts on all GPUs, by name and UUID."""
-        self._healthy.clear()
         self._taints.clear()
         for gpu, one in health.items():
-            self._healthy.labels(*gpu).set(one.healthy)
             for taint in one.taints:
                 shown = f"{taint.key}={taint.value}" if taint.value else taint.key
                 self._taints.labels(*gpu, shown, str(taint.effect)).set(1)

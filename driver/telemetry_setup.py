@@ -12,6 +12,7 @@ import driver
 from driver.claims.metadata_files import CdiStoreWithMetadata, MetadataFiles
 from driver.claims.status_writer import ClaimStatusWriter
 from driver.status_server import StatusServer
+from driver.telemetry.exposition import verdicts
 from driver.telemetry.report import AgentState, describe
 from driver.telemetry.sampler import Sampler, Sources
 
@@ -92,6 +93,8 @@ class Telemetry:
             )
         if settings.telemetry == "on":
             metrics.append(self._sampler.text)
+        else:
+            metrics.append(lambda: verdicts(parts.monitor.snapshot, settings.node_name).encode())
         self._server = StatusServer(settings.status_socket, self._document)
 
     def watched(self, claims: ClaimService) -> ClaimService:

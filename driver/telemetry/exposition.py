@@ -38,7 +38,14 @@ def exposition(
     """Return all series; a GPU without a usage has its health only."""
     host = f'Hostname="{escape(hostname)}"'
     targets = [target for gpu in snapshot.gpus for target in _targets(gpu, usage.get(gpu.uuid), holders, host)]
-    return "\n".join([*_usage_lines(targets), *_health_lines(snapshot, holders, host), ""])
+    return "\n".join(
+        [*_usage_lines(targets), *_healthy_lines(snapshot, host), *_xid_lines(snapshot, holders, host), ""]
+    )
+
+
+def verdicts(snapshot: Snapshot, hostname: str) -> str:
+    """Return the GPUs' health alone, for where nobody wants their use."""
+    return "\n".join([*_healthy_lines(snapshot, f'Hostname="{escape(hostname)}"'), ""])
 
 
 def _usage_lines(targets: Iterable[_Target]) -> Iterator[str]:
@@ -76,23 +83,26 @@ def _targets(
         yield _Target(part, own, parts=True, whole=False)
 
 
-def _health_lines(snapshot: Snapshot, holders: Mapping[str, tuple[Holder, ...]], host: str) -> Iterator[str]:
-    """Yield each GPU's verdict, and the last XID that counts, as `DCGM_FI_DEV_XID_ERRORS` has it."""
-    healthy, xids = [], []
-    for gpu in snapshot.gpus:
-        health = snapshot.health_of(gpu.uuid)
-        base = _gpu_labels(gpu)
-        healthy.append(f"gpu_dra_gpu_healthy{{{base},{host}}} {health.healthy:d}")
-        xid = next((one.value for one in health.taints if one.key == _XID and one.value.isdigit()), "0")
-        each = _each_holder(base, "", host, holders.get(gpu.uuid, _NONE))
-        xids += [f"DCGM_FI_DEV_XID_ERRORS{{{labels}}} {xid}" for labels in each]
-    if healthy:
+def _healthy_lines(snapshot: Snapshot, host: str) -> Iterator[str]:
+    """Yield each GPU's verdict."""
+    if snapshot.gpus:
         yield "# HELP gpu_dra_gpu_healthy 1 if the GPU may be used."
         yield "# TYPE gpu_dra_gpu_healthy gauge"
-        yield from healthy
+    for gpu in snapshot.gpus:
+        healthy = snapshot.health_of(gpu.uuid).healthy
+        yield f"gpu_dra_gpu_healthy{{{_gpu_labels(gpu)},{host}}} {healthy:d}"
+
+
+def _xid_lines(snapshot: Snapshot, holders: Mapping[str, tuple[Holder, ...]], host: str) -> Iterator[str]:
+    """Yield the last XID that counts, as dcgm-exporter does."""
+    if snapshot.gpus:
         yield "# HELP DCGM_FI_DEV_XID_ERRORS The XID error that the GPU suffers from, 0 if none."
         yield "# TYPE DCGM_FI_DEV_XID_ERRORS gauge"
-        yield from xids
+    for gpu in snapshot.gpus:
+        taints = snapshot.health_of(gpu.uuid).taints
+        xid = next((one.value for one in taints if one.key == _XID and one.value.isdigit()), "0")
+        for labels in _each_holder(_gpu_labels(gpu), "", host, holders.get(gpu.uuid, _NONE)):
+            yield f"DCGM_FI_DEV_XID_ERRORS{{{labels}}} {xid}"
 
 
 def _gpu_labels(gpu: Gpu) -> str:

@@ -244,6 +244,9 @@ async def test_a_real_prometheus_answers_who_uses_what(node: Node, tmp_path: Pat
             assert value == pytest.approx(1.5 / 4, abs=0.01)
             unknown = {name for name in _metrics(all_queries()) if not await server.query(f"count({name})")}
             assert unknown <= _ABSENT_WHILE_ALL_IS_WELL
+            assert len(await server.query("gpu_dra_gpu_healthy")) == 4
+            names = re.findall("^# HELP ([^ ]+)", (await process.get("/metrics"))[1], re.MULTILINE)
+            assert len(names) == len(set(names))  # a name that two parts tell is told twice
             targets = await server.get("/api/v1/targets")
             assert [one["health"] for one in targets["activeTargets"]] == ["up"]
             assert [one["lastError"] for one in targets["activeTargets"]] == [""]

@@ -93,6 +93,7 @@ async def test_each_part_can_be_off(node: Node) -> None:
         assert held["holders"][0]["since"]
         text = (await process.get("/metrics"))[1]
         assert "DCGM_" not in text
+        assert text.count("\ngpu_dra_gpu_healthy{") == len(found["gpus"])
         assert "nvidia_dra_requests_total" in text
         assert await entries(node, "c") == []
         assert await process.end() == 0

@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from driver.model.health import Effect, Health, Taint
 from driver.model.holder import Holder
 from driver.model.usage import GpuUsage, Usage
-from driver.telemetry.exposition import escape, exposition, number
+from driver.telemetry.exposition import escape, exposition, number, verdicts
 from driver.telemetry.series import SERIES
 from tests.unit.slices.helpers import FELL_OFF, NODE, snapshot
 
@@ -136,6 +136,8 @@ def test_health_is_told_without_any_use():
     assert [(one["gpu"], value) for one, value in found["gpu_dra_gpu_healthy"]] == [("0", 1), ("1", 0)]
     assert [(one["gpu"], value) for one, value in found["DCGM_FI_DEV_XID_ERRORS"]] == [("0", 0), ("1", 79)]
     assert "DCGM_FI_DEV_GPU_UTIL" not in found
+    alone = samples(verdicts(node, NODE))
+    assert alone == {"gpu_dra_gpu_healthy": found["gpu_dra_gpu_healthy"]}
 
 
 def test_a_taint_that_is_no_number_is_no_xid():
