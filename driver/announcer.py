@@ -6,11 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from driver.model.choice import NO_GPUS
+from driver.model.health import HEALTHY
 
 if TYPE_CHECKING:
     from driver.inventory.base import Xid
     from driver.model.choice import GpuChoice
     from driver.model.device import Gpu
+    from driver.model.health import Health
     from driver.model.snapshot import Problem, Snapshot
 
 log = logging.getLogger(__name__)
@@ -88,18 +90,20 @@ class Announcer:
         for gpu in found.gpus:
             if known and gpu.uuid not in known:
                 self._say("GPUAppeared", f"{gpu.name} ({gpu.uuid}, {gpu.product}) appeared")
-            self._health(gpu, before, found)
+            self._health(f"{gpu.name} ({gpu.uuid})", before.health_of(gpu.uuid), found.health_of(gpu.uuid))
+        for name in sorted({*before.device_health, *found.device_health}):
+            was, now_is = (one.device_health.get(name, HEALTHY) for one in (before, found))
+            self._health(f"MIG device {name}", was, now_is)
 
-    def _health(self, gpu: Gpu, before: Snapshot, found: Snapshot) -> None:
-        was, now_is = before.health_of(gpu.uuid), found.health_of(gpu.uuid)
+    def _health(self, about: str, was: Health, now_is: Health) -> None:
         if not was.healthy and now_is.healthy:
-            self._say("GPURecovered", f"{gpu.name} ({gpu.uuid}) is healthy again")
+            self._say("GPURecovered", f"{about} is healthy again")
         if now_is.reason == was.reason and now_is.healthy == was.healthy:
             return
         if not now_is.healthy:
-            self._warn("GPUUnhealthy", f"{gpu.name} ({gpu.uuid}): {now_is.reason}")
+            self._warn("GPUUnhealthy", f"{about}: {now_is.reason}")
         elif now_is.reason:
-            self._say("GPUHealthNotice", f"{gpu.name} ({gpu.uuid}): {now_is.reason}")
+            self._say("GPUHealthNotice", f"{about}: {now_is.reason}")
 
     def _warn(self, reason: str, message: str) -> None:
         log.warning("%s: %s", reason, message)

@@ -338,6 +338,7 @@ async def test_what_others_know_counts_while_they_say_so(ears: Ears) -> None:
         await until(lambda: {*monitor.snapshot.health} == {"GPU-0", "GPU-1"})
         assert not monitor.snapshot.health_of_device(device).healthy
         assert monitor.snapshot.health_of(device.gpu.uuid).healthy
+        assert ("GPUUnhealthy", f"MIG device {device.name}: mps-dead", True) in ears.told
         probe["GPU-0"] = [Fact(Kind.PROBE)]
         del mps["GPU-0"], mps[device.name]
         monitor.reconsider()
@@ -347,6 +348,7 @@ async def test_what_others_know_counts_while_they_say_so(ears: Ears) -> None:
         probe.clear()
         monitor.reconsider()
         await until(lambda: not monitor.snapshot.health and not monitor.snapshot.device_health)
+        assert ("GPURecovered", f"MIG device {device.name} is healthy again", False) in ears.told
 
 
 async def test_serious_faults_may_evict_if_the_rules_say_so(ears: Ears) -> None:
