@@ -182,6 +182,7 @@ class EffectRunner:
                     self._foreign.add(effect.key)  # made by somebody else since we looked: ours fails as a whole
             raise
         self._changed()
+        self._foreign.discard(effect.key)
         ours = replace(
             effect,
             uuid=made.uuid,

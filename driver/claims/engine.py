@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from driver.claims.allocation import Allocation, ClaimRef
-    from driver.claims.effect import Effect
+    from driver.claims.effect import Effect, Key
     from driver.claims.effect_runner import EffectRunner
     from driver.claims.gpu_locks import GpuLocks
     from driver.claims.ledger import Made
@@ -279,9 +279,10 @@ class ClaimEngine:
             if isinstance(outcome, Undo):
                 await self._undo(outcome)
                 outcome = _within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
-            if isinstance(outcome, Observe):
-                found = await self._runner.observe(outcome.unknown)
-                outcome = await self._submit(Prepare(allocation=allocated, since=since, found=found))
+            found: Mapping[Key, object] = {}
+            while isinstance(outcome, Observe):  # again, if meanwhile another claim gave up what was known of it
+                found = {**found, **await self._runner.observe(outcome.unknown)}
+                outcome = _within(gpus, await self._submit(Prepare(allocation=allocated, since=since, found=found)))
             if isinstance(outcome, Pending):
                 return await self._carry_out(outcome.record, since)
             return _answer(outcome)
@@ -384,11 +385,9 @@ def _within(gpus: tuple[str, ...], outcome: Outcome) -> Outcome:
 
 
 def _answer(outcome: Outcome) -> Answer:
-    if isinstance(outcome, DriverError):
-        raise outcome
-    if not isinstance(outcome, tuple):
-        raise DriverError("internal error: a prepare without an answer")
-    return outcome
+    if isinstance(outcome, tuple):
+        return outcome
+    raise outcome if isinstance(outcome, DriverError) else DriverError("internal error: a prepare without an answer")
 
 
 async def _each(refs: Sequence[ClaimRef], one: Callable[[ClaimRef], Awaitable[T]]) -> dict[str, T]:

@@ -91,7 +91,7 @@ Operation = Prepare | Complete | Abandon | Unprepare | Drop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observe:
-    """Preparing has these effects: lock their GPUs, observe what is `unknown`, and ask again with what was found."""
+    """Preparing has these effects: lock their GPUs, observe what is `unknown`, ask again with all that was found."""
 
     effects: tuple[Effect, ...]
     unknown: tuple[Effect, ...]

@@ -37,7 +37,7 @@ from driver.claims.wishes import check_agreement
 from driver.errors import DriverError, RecordError, StorageError, SupersededError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from driver.claims.allocation import Allocation, ClaimRef
     from driver.claims.cdi_files import ClaimCdi
@@ -210,16 +210,17 @@ class ClaimState:
                 self._cdi.restore(record)
                 return record.answer
             if effects := self._to_undo(record):
+                self._cdi.files.remove(uid)
                 return _undo(record, effects, writes)
         others = self._others(uid, writes)
         held = {other.claim.uid: other.holdings for other in others} | self._suspects(uid)
         plan = self._plan(allocation, held, _made(others))
         self._check_agreement(plan, others)
         known = _known(others)
-        if plan.effects and operation.found is None:
-            unknown = tuple(effect for effect in plan.effects if effect.key not in known)
-            return Observe(effects=plan.effects, unknown=unknown)
         found = operation.found or {}
+        unknown = tuple(effect for effect in plan.effects if effect.key not in known and effect.key not in found)
+        if unknown or (plan.effects and operation.found is None):
+            return Observe(effects=plan.effects, unknown=unknown)
         effects = tuple(known.get(effect.key) or with_found(effect, found.get(effect.key)) for effect in plan.effects)
         fresh = record_of(plan, self._boot_id, effects)
         if fresh.ready:
@@ -293,7 +294,7 @@ class ClaimState:
         self._store.settle(uid)
         if record is None:
             return None
-        if effects := self._to_undo(record):
+        if effects := self._to_undo(record, drops):
             return _undo(record, effects, writes)
         drops.append(uid)
         return None
@@ -302,13 +303,15 @@ class ClaimState:
         if self._store.records.get(operation.uid) != operation.record:
             return None
         self._cdi.files.remove(operation.uid)
-        if effects := self._to_undo(operation.record):
+        if effects := self._to_undo(operation.record, drops):
             return Undo(record=operation.record, effects=effects)
         drops.append(operation.uid)
         return None
 
-    def _to_undo(self, record: Record) -> tuple[Effect, ...]:
-        return to_undo(record, self._others(record.claim.uid), self._boot_id)
+    def _to_undo(self, record: Record, drops: Collection[str] = ()) -> tuple[Effect, ...]:
+        """Return what nobody else wants; claims of `drops`, which go in the same batch, want nothing any more."""
+        others = [other for other in self._others(record.claim.uid) if other.claim.uid not in drops]
+        return to_undo(record, others, self._boot_id)
 
 
 def _undo(record: Record, effects: tuple[Effect, ...], writes: list[Record]) -> Undo:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from driver.claims.effect import ComputeMode, Effect, MigMode, MpsDaemon, Partition, TimeSlice
 from driver.config.parameters import Mps
-from driver.errors import ClaimRefusedError
+from driver.errors import ClaimRefusedError, DeviceHeldError
 from driver.model.device import Device, FullGpu, MigDevice, MigPartition
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ def check_agreement(
     """Check wishes against those of other prepared claims, by UID; `shared` are the GPUs that each shares with us.
 
     :raises ClaimRefusedError: they differ; a GPU has one compute mode, one time slice and one MPS daemon.
+    :raises DeviceHeldError: another claim has a partition of another profile at the very placement of ours.
     """
+    mine = tuple(mine)
+    _check_partitions(mine, others)
     wishes = {effect.key: effect.wish for effect in mine if not isinstance(effect, Partition)}
     for uid, effects in others.items():
         theirs = {effect.key: effect.wish for effect in effects if not isinstance(effect, Partition)}
@@ -63,6 +66,16 @@ def check_agreement(
                     f"{key[0]} of {key[1]} is {theirs.get(key, 'unset')} for the prepared claim with uid {uid}, which "
                     f"shares the GPU; this claim wants {wishes.get(key, 'it unset')}: give both the same parameters"
                 )
+
+
+def _check_partitions(mine: Iterable[Effect], others: Mapping[str, Iterable[Effect]]) -> None:
+    """Refuse another profile at one placement: 1g.10gb and 1g.10gb+me have the same ones (M5)."""
+    wanted = {effect.key: effect for effect in mine if isinstance(effect, Partition)}
+    for uid, effects in others.items():
+        for theirs in effects:
+            ours = wanted.get(theirs.key)
+            if ours is not None and isinstance(theirs, Partition) and ours.wish != theirs.wish:
+                raise DeviceHeldError(ours.device, theirs.device, uid)
 
 
 def _partitioning(devices: Sequence[PlannedDevice]) -> Iterable[Effect]:

@@ -2,37 +2,41 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from driver import files
-from driver.errors import SettingNotSupportedError
+from driver.errors import SettingNotSupportedError, StorageError
 from driver.model import names
 from driver.sharing.base import COMPUTE_MODES, DEFAULT_TIME_SLICE, ClientEdits, MpsSpec, client_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from driver.sharing.base import OnDeath
 
 
 class FakeState:
-    """What real GPUs and processes would hold until the node's next boot. Unreadable is the same as none."""
+    """What real GPUs and processes would hold until the node's next boot. Unreadable is the same as none.
+
+    Several agents may share the file, as they share real GPUs (rolling update): each sees what the others did.
+    """
 
     def __init__(self, file: Path, boot_id: str = "") -> None:
         self._file = file
+        self._boot_id = boot_id
+        self._stamp: tuple[int, ...] | None = None
         self._values: dict[str, Any] = {"boot": boot_id}
-        with suppress(OSError, ValueError, TypeError):
-            values = dict(json.loads(file.read_bytes()))
-            if values.get("boot") == boot_id:
-                self._values = values
+        self._refresh()
 
     def get(self, kind: str, name: str) -> Any:
         """Return a value, None if there is none."""
+        self._refresh()
         return self._values.get(kind, {}).get(name)
 
     def set(self, kind: str, name: str, value: object) -> None:
@@ -40,15 +44,45 @@ class FakeState:
 
         :raises StorageError: the file can't be written.
         """
-        values = {**self._values, kind: {**self._values.get(kind, {}), name: value}}
-        if value is None:
-            del values[kind][name]
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_atomic(self._file, json.dumps(values).encode(), durable=False)
-        self._values = values
+        with self._locked():
+            self._refresh(anew=True)
+            values = {**self._values, kind: {**self._values.get(kind, {}), name: value}}
+            if value is None:
+                del values[kind][name]
+            files.write_atomic(self._file, json.dumps(values).encode(), durable=False)
+            self._values = values
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self._file.with_name(f"{self._file.name}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = path.open("a")
+        except OSError as exc:
+            raise StorageError(f"cannot lock the state of the fake GPUs, {path}: {exc.strerror or exc}") from exc
+        with handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def _refresh(self, *, anew: bool = False) -> None:
+        """Read the file again if it is another than the last time; `anew`: even if it looks the same."""
+        try:
+            status = self._file.stat()
+        except OSError:
+            self._values, self._stamp = {"boot": self._boot_id}, None
+            return
+        stamp = status.st_ino, status.st_mtime_ns, status.st_size
+        if stamp == self._stamp and not anew:
+            return
+        self._values, self._stamp = {"boot": self._boot_id}, stamp
+        with suppress(OSError, ValueError, TypeError):
+            values = dict(json.loads(self._file.read_bytes()))
+            if values.get("boot") == self._boot_id:
+                self._values = values
 
     def names(self, kind: str) -> frozenset[str]:
         """Return the names of one kind."""
+        self._refresh()
         return frozenset(self._values.get(kind, {}))
 
 
@@ -124,7 +158,7 @@ class FakeMps:
 
     def running(self) -> frozenset[str]:
         """Return the ids, as `MpsControl.running`."""
-        return frozenset(self._running)
+        return self._state.names("mps") & self._running.keys()
 
     async def sweep(self, keep: Collection[str]) -> frozenset[str]:
         """Forget all others, as `MpsControl.sweep`."""

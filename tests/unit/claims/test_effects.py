@@ -23,7 +23,7 @@ from driver.errors import (
 from driver.model.mig import Placement
 from driver.model.snapshot import Snapshot
 from tests.unit.claims.hardware import Daemons, Hardware, Modes, Slices, dynamic_gpu
-from tests.unit.claims.helpers import Claims, Node, claim, gpus, ref, result, uid
+from tests.unit.claims.helpers import PROFILE, Claims, Node, claim, gpus, ref, result, uid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,6 +152,25 @@ async def test_a_partition_and_its_whole_gpu_exclude_each_other(bench: Bench) ->
     bench.claims.add(claim(2, result("gpu-0")))
     assert isinstance(await bench.prepare(1), tuple)
     assert isinstance(await bench.prepare(2), DeviceHeldError)
+
+
+@pytest.mark.parametrize("share", [{}, {"shareID": f"{SHARE}1"}])
+async def test_M5_two_profiles_at_one_placement_exclude_each_other(bench: Bench, share: dict[str, str]) -> None:
+    """1g.10gb and 1g.10gb+me may lie at the same placements: what one claim has made is not what the other wants."""
+    first, *others = bench.node.snapshot.gpus
+    assert first.mig is not None
+    profiles = (PROFILE, replace(PROFILE, name="1g.10gb+me", id=20, max_instances=1))
+    cut = replace(first, mig=replace(first.mig, profiles=profiles))
+    bench.node.snapshot = replace(bench.node.snapshot, gpus=(cut, *others))
+    names = [one.name for one in bench.node.snapshot.devices() if one.name.endswith("-0")]
+    bench.claims.add(claim(1, result(names[1], **share)))
+    bench.claims.add(claim(2, result(names[2], **share)))
+    assert isinstance(await bench.prepare(1), tuple)
+    answer = await bench.prepare(2)
+    assert isinstance(answer, DeviceHeldError)
+    assert answer.holder == uid(1)
+    assert await bench.unprepare(1) is None
+    assert isinstance(await bench.prepare(2), tuple)
 
 
 async def test_a_whole_gpu_turns_mig_mode_off_and_back_on(bench: Bench) -> None:
@@ -418,6 +437,28 @@ async def test_shares_that_agree_share_the_setting_and_the_last_restores_it(benc
     assert bench.hardware.slices["GPU-1"] == 3
     await bench.unprepare(2)
     assert bench.hardware.slices["GPU-1"] == 0
+
+
+@pytest.mark.parametrize("sharing", [SLICING_LONG, MPS])
+async def test_shares_that_are_unprepared_in_one_call_restore_the_setting(
+    bench: Bench, sharing: dict[str, Any]
+) -> None:
+    """A pod with two claims: the kubelet's one call releases both, and each is the other's last."""
+    for number in (1, 2, 3):
+        bench.claims.add(claim(number, share(number), config=config(sharing)))
+    await bench.prepare(1, 2, 3)
+    assert await bench.unprepare(1, 2, 3) == [None, None, None]
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []
+
+
+async def test_a_claim_that_is_allocated_anew_and_refused_leaves_nothing_of_before(bench: Bench) -> None:
+    bench.claims.add(claim(1, result("gpu-1"), config=config(SLICING_LONG)))
+    await bench.prepare(1)
+    bench.claims.add(claim(1, result("gpu-7")))
+    assert isinstance(await bench.prepare(1), ClaimRefusedError)
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []
 
 
 async def test_what_was_found_is_inherited_from_a_claim_that_is_half_undone(bench: Bench) -> None:

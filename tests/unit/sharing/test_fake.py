@@ -29,6 +29,19 @@ async def test_settings_are_remembered_by_the_next_agent(tmp_path: Path) -> None
     assert await FakeComputeModes(again).get(GPU) == "EXCLUSIVE_PROCESS"
 
 
+async def test_two_agents_see_each_others_settings(tmp_path: Path) -> None:
+    """A rolling update: the old agent and the new one are there at once."""
+    old, new = FakeState(tmp_path / "s"), FakeState(tmp_path / "s")
+    await FakeTimeSlices(old).set(GPU, 2)
+    await FakeComputeModes(new).set(GPU, "EXCLUSIVE_PROCESS")
+    assert await FakeTimeSlices(new).get(GPU) == 2
+    assert await FakeComputeModes(old).get(GPU) == "EXCLUSIVE_PROCESS"
+    daemons = FakeMps(tmp_path / "mps", old)
+    await daemons.start("a", SPEC)
+    await FakeMps(tmp_path / "mps", new).stop("a")
+    assert daemons.running() == frozenset()
+
+
 async def test_a_reboot_resets_everything(tmp_path: Path) -> None:
     file = tmp_path / "sharing.json"
     await FakeTimeSlices(FakeState(file, "boot 1")).set(GPU, 2)
