@@ -6,6 +6,7 @@ The id lives in a context variable, so that everything a call does, in its tasks
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import secrets
@@ -86,8 +87,13 @@ def configure(*, level: str = "INFO", style: str = "text", stream: TextIO | None
 
 
 def _time(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+    return f"{_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z"
+
+
+@functools.lru_cache(maxsize=2)
+def _second(moment: int) -> str:
+    """Render a second; most lines come in the same one."""
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def _single_line(text: str) -> str:

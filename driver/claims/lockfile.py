@@ -37,6 +37,7 @@ class LockFile:
         self.lost = False
         self.waiting = False
         self._handle = -1
+        self._turn = -1
 
     def __enter__(self) -> LockFile:
         """Wait for the lock; its directory is made if it is missing.
@@ -67,7 +68,7 @@ class LockFile:
         tombs = self._read()
         position = tombs.find(uid.encode() + b" ")
         if position < 0:
-            position = _oldest(tombs)
+            position = self._next_slot(tombs)
         try:
             os.pwrite(self._handle, entry.ljust(_SLOT - 1) + b"\n", position - position % _SLOT)
         except OSError as exc:
@@ -83,6 +84,15 @@ class LockFile:
         if position < 0 or position % _SLOT:
             return 0
         return _moment(tombs[position : position + _SLOT])
+
+    def _next_slot(self, tombs: bytes) -> int:
+        """Return where the next entry goes: at the end, or over an old one, in turn from the oldest on."""
+        if len(tombs) < SLOTS * _SLOT:
+            return len(tombs) - len(tombs) % _SLOT
+        if self._turn < 0:
+            self._turn = min(range(SLOTS), key=lambda slot: _moment(tombs[slot * _SLOT : (slot + 1) * _SLOT]))
+        slot, self._turn = self._turn, (self._turn + 1) % SLOTS
+        return slot * _SLOT
 
     def _take(self) -> None:
         try:
@@ -107,13 +117,6 @@ class LockFile:
             return os.open(self.path, flags, 0o600)
         except OSError as exc:
             raise StorageError(f"cannot open {self.path}: {exc.strerror or exc}") from exc
-
-
-def _oldest(tombs: bytes) -> int:
-    """Return where the next entry goes: at the end, or over the oldest."""
-    if len(tombs) < SLOTS * _SLOT:
-        return len(tombs) - len(tombs) % _SLOT
-    return min(range(0, SLOTS * _SLOT, _SLOT), key=lambda start: _moment(tombs[start : start + _SLOT]))
 
 
 def _moment(slot: bytes) -> int:

@@ -59,6 +59,17 @@ def test_only_the_oldest_is_forgotten_when_the_ring_is_full(tmp_path: Path) -> N
     assert (tmp_path / "lock").stat().st_size == SLOTS * 160
 
 
+def test_a_full_ring_goes_round(tmp_path: Path) -> None:
+    with LockFile(tmp_path / "lock") as lock:
+        for number in range(3 * SLOTS):
+            lock.bury(f"uid-{number}")
+    with LockFile(tmp_path / "lock") as later:  # another instance goes on where the oldest is
+        later.bury("last")
+        assert later.buried_at(f"uid-{2 * SLOTS}") == 0
+        assert all(later.buried_at(f"uid-{number}") for number in range(2 * SLOTS + 1, 3 * SLOTS))
+    assert (tmp_path / "lock").stat().st_size == SLOTS * 160
+
+
 @pytest.mark.parametrize("garbage", [b"x", b"\x00" * 500, b"a \n" * 100, b"a b\n"])
 def test_garbage_in_the_file_is_no_tombstone_and_is_overwritten(tmp_path: Path, garbage: bytes) -> None:
     (tmp_path / "lock").write_bytes(garbage)
