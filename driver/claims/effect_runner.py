@@ -17,7 +17,7 @@ from driver.sharing.base import DEFAULT_TIME_SLICE
 from driver.sharing.limits import mps_spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from driver.claims.ledger import Ledger, Made
     from driver.inventory.base import Partitioner
@@ -123,16 +123,31 @@ class EffectRunner:
             self._foreign.add(effect.key)
         await self._unmake(effect)
 
-    async def adopt(self, daemons: Mapping[str, MpsDaemon]) -> tuple[str, ...]:
-        """After a start, take over the MPS daemons of prepared claims and stop all others; return those that are gone.
+    async def adopt(self, wanted: Callable[[], Awaitable[Mapping[str, MpsDaemon]]]) -> tuple[str, ...]:
+        """After a start, take over the MPS daemons of prepared claims; return those that are gone.
 
-        A daemon that is gone is not started again: its clients have lost their work, and must be told.
+        A daemon that is gone is not started again: its clients have lost their work, and must be told. Another instance
+        of the driver may be starting and stopping daemons (rolling update); what it has recorded tells, so `wanted` is
+        asked again before a daemon is called gone.
         """
         if self._daemons is None:
             return ()
-        gone = [one.id for one in daemons.values() if not await self._daemons.adopt(one.id, spec_of(one))]
-        await self._daemons.sweep({*daemons, *self._other_daemons()})
-        return tuple(gone)
+        missing = [one for one in (await wanted()).values() if not await self._adopted(one)]
+        still = await wanted() if missing else {}
+        return tuple([one.id for one in missing if one.id in still and not await self._adopted(still[one.id])])
+
+    async def sweep(self, records: Callable[[], Awaitable[Iterable[str]]]) -> None:
+        """Stop the MPS daemons that no record wants; `records` returns the ids of those that one does."""
+        if self._daemons is None:
+            return
+
+        async def keep() -> frozenset[str]:
+            return frozenset({*await records(), *self._other_daemons()})
+
+        await self._daemons.sweep(keep)
+
+    async def _adopted(self, daemon: MpsDaemon) -> bool:
+        return await self._mps().adopt(daemon.id, spec_of(daemon))
 
     def client_edits(self, daemon: MpsDaemon) -> ClientEdits:
         """Return what a container needs to reach a daemon.

@@ -33,6 +33,7 @@ from driver.claims.operations import (
     Prepare,
     Undo,
     Unprepare,
+    within,
 )
 from driver.claims.recording import daemons
 from driver.claims.retry import Retry
@@ -43,7 +44,6 @@ from driver.errors import (
     DeviceHeldError,
     DeviceNotReadyError,
     DriverError,
-    TemporaryError,
 )
 from driver.model import names
 
@@ -51,10 +51,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from driver.claims.allocation import Allocation, ClaimRef
-    from driver.claims.effect import Effect, Key
+    from driver.claims.effect import Effect, Key, MpsDaemon
     from driver.claims.effect_runner import EffectRunner
     from driver.claims.gpu_locks import GpuLocks
-    from driver.claims.ledger import Made
     from driver.claims.record import Record
     from driver.claims.state import ClaimState
 
@@ -184,10 +183,13 @@ class ClaimEngine:
 
         :raises DriverError: it can't be told now; call again.
         """
-        async with self._locks.hold(
-            self._state.gpus()
-        ):  # what another instance is starting now is neither dead nor a stray
-            return await self._runner.adopt(daemons(await self.records()))
+
+        async def wanted(*, ready: bool) -> Mapping[str, MpsDaemon]:
+            return daemons(one for one in await self.records() if one.ready or not ready)
+
+        gone = await self._runner.adopt(lambda: wanted(ready=True))
+        await self._runner.sweep(lambda: wanted(ready=False))
+        return gone
 
     async def aclose(self) -> None:
         """Finish what is under way and stop the thread."""
@@ -243,10 +245,12 @@ class ClaimEngine:
         raise held
 
     async def _remove_strays(self) -> None:
-        async def is_owned(made: Made) -> bool:
-            return await self._on_thread(lambda: self._state.owns(made))
-
-        await remove_strays(self._runner, self._locks, is_owned=is_owned, used_claims=self._used_claims)
+        await remove_strays(
+            self._runner,
+            self._locks,
+            is_owned=lambda made: self._on_thread(lambda: self._state.owns(made)),
+            used_claims=self._used_claims,
+        )
 
     async def _release_if_gone(self, record: Record) -> bool:
         if not await self._is_gone(record):
@@ -275,14 +279,14 @@ class ClaimEngine:
     async def _change(self, allocated: Allocation, since: int, gpus: tuple[str, ...]) -> Answer:
         """Prepare a claim that changes GPUs, or whose record did."""
         async with self._locks.hold(gpus):
-            outcome = _within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
+            outcome = within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
             if isinstance(outcome, Undo):
                 await self._undo(outcome)
-                outcome = _within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
+                outcome = within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
             found: Mapping[Key, object] = {}
             while isinstance(outcome, Observe):  # again, if meanwhile another claim gave up what was known of it
                 found = {**found, **await self._runner.observe(outcome.unknown)}
-                outcome = _within(gpus, await self._submit(Prepare(allocation=allocated, since=since, found=found)))
+                outcome = within(gpus, await self._submit(Prepare(allocation=allocated, since=since, found=found)))
             if isinstance(outcome, Pending):
                 return await self._carry_out(outcome.record, since)
             return _answer(outcome)
@@ -320,7 +324,7 @@ class ClaimEngine:
 
     async def _release_locked(self, operation: Unprepare, gpus: tuple[str, ...]) -> None:
         async with self._locks.hold(gpus):
-            outcome = _within(gpus, await self._submit(operation))
+            outcome = within(gpus, await self._submit(operation))
             if isinstance(outcome, Undo):
                 await self._undo(outcome)
             elif isinstance(outcome, DriverError):
@@ -375,13 +379,6 @@ class ClaimEngine:
 
     async def _on_thread(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
-
-
-def _within(gpus: tuple[str, ...], outcome: Outcome) -> Outcome:
-    """Refuse what concerns more GPUs than those that are locked: another instance was here before the lock was had."""
-    if isinstance(outcome, Observe | Undo) and not set(gpus_of(outcome.effects)) <= set(gpus):
-        raise TemporaryError("the claim now concerns other GPUs than those that were locked")
-    return outcome
 
 
 def _answer(outcome: Outcome) -> Answer:

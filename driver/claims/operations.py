@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from driver.claims.effect import gpus_of
 from driver.claims.record import PreparedDevice
-from driver.errors import DriverError
+from driver.errors import DriverError, TemporaryError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -113,6 +114,16 @@ class Undo:
 
 
 Outcome = Answer | Observe | Pending | Undo | DriverError | None
+
+
+def within(gpus: tuple[str, ...], outcome: Outcome) -> Outcome:
+    """Refuse what concerns more GPUs than those that are locked: another instance was here before the lock was had.
+
+    :raises TemporaryError: it does; the next try locks them.
+    """
+    if isinstance(outcome, Observe | Undo) and not set(gpus_of(outcome.effects)) <= set(gpus):
+        raise TemporaryError("the claim now concerns other GPUs than those that were locked")
+    return outcome
 
 
 def runs_of(operations: Sequence[Operation]) -> list[list[Operation]]:

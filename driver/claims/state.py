@@ -128,10 +128,6 @@ class ClaimState:
                 for effect in record.effects
             )
 
-    def gpus(self) -> tuple[str, ...]:
-        """Return the UUIDs of the GPUs that there are now."""
-        return tuple(gpu.uuid for gpu in self._snapshot().gpus)
-
     def current(self, record: Record) -> bool:
         """Say whether a record is of this boot."""
         return record.boot_id == self._boot_id

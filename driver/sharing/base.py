@@ -8,7 +8,7 @@ Two claims never get different settings of one GPU: the plan refuses that before
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -175,8 +175,12 @@ class MpsControl(Protocol):
         """Return the ids of the daemons that were started or adopted and live."""
         ...
 
-    async def sweep(self, keep: Collection[str]) -> frozenset[str]:
-        """Stop every daemon that is not in `keep`, of earlier agents too; return their ids. Errors are logged."""
+    async def sweep(self, keep: Callable[[], Awaitable[Collection[str]]]) -> frozenset[str]:
+        """Stop every daemon that `keep` does not return, of earlier agents too; return their ids. Errors are logged.
+
+        `keep` is asked after it was seen which daemons there are: so one that another agent starts meanwhile, which is
+        recorded before it is started, is no stray.
+        """
         ...
 
     def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:

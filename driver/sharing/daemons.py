@@ -16,7 +16,7 @@ from driver.errors import DriverError, StorageError
 from driver.sharing.process import Mortal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from driver.sharing.base import ClientEdits, MpsSpec, OnDeath
     from driver.sharing.daemon_files import DaemonFiles, DaemonRoot
@@ -79,10 +79,11 @@ class Daemons(ABC, Generic[L]):
         """Return the ids of the daemons that live, as `MpsControl.running`."""
         return frozenset(self._daemons)
 
-    async def sweep(self, keep: Collection[str]) -> frozenset[str]:
+    async def sweep(self, keep: Callable[[], Awaitable[Collection[str]]]) -> frozenset[str]:
         """Stop what nobody owns, as `MpsControl.sweep`."""
         stopped = set()
-        for daemon_id in sorted((await self._known() | self._daemons.keys()) - frozenset(keep)):
+        there = await self._known() | self._daemons.keys()
+        for daemon_id in sorted(there - frozenset(await keep())):
             try:
                 await self.stop(daemon_id)
                 stopped.add(daemon_id)

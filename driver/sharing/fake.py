@@ -15,7 +15,7 @@ from driver.model import names
 from driver.sharing.base import COMPUTE_MODES, DEFAULT_TIME_SLICE, ClientEdits, MpsSpec, client_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterator
     from pathlib import Path
 
     from driver.sharing.base import OnDeath
@@ -160,9 +160,9 @@ class FakeMps:
         """Return the ids, as `MpsControl.running`."""
         return self._state.names("mps") & self._running.keys()
 
-    async def sweep(self, keep: Collection[str]) -> frozenset[str]:
+    async def sweep(self, keep: Callable[[], Awaitable[Collection[str]]]) -> frozenset[str]:
         """Forget all others, as `MpsControl.sweep`."""
-        gone = self._state.names("mps") - frozenset(keep)
+        gone = self._state.names("mps") - frozenset(await keep())
         for daemon_id in gone:
             await self.stop(daemon_id)
         return gone

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.crash.dying_mps import DAEMON, SPEC, daemons
-from tests.unit.sharing.conftest import Node, driver, node
+from tests.unit.sharing.conftest import Node, driver, keeping, node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ async def test_a_start_killed_at_any_step_is_completed_by_start(node: Node) -> N
 
 async def test_a_start_killed_at_any_step_is_swept_if_no_record_owns_it(node: Node) -> None:
     for step in runs(node, "start"):
-        await daemons(node.root.parent, node.shm_root).sweep(())
+        await daemons(node.root.parent, node.shm_root).sweep(keeping())
         assert node.leftovers() == [], step
 
 

@@ -17,6 +17,7 @@ import pytest
 from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
 from driver.claims.gpu_locks import GpuLocks
+from driver.claims.ledger import Ledger
 from driver.errors import DriverError
 from driver.inventory.fake import FakeInventory
 from driver.model.device import MigPartition
@@ -80,6 +81,7 @@ class World:
         self.node = Node(root)
         self.claims = Claims()
         self.fuse = Fuse()
+        self.ledger = Ledger(root / "partitions", self.node.boot_id)
         self.prepared: dict[int, list[dict[str, Any]]] = {}
         self.wishes: dict[int, dict[str, Any] | None] = {}
         self.crashes = 0
@@ -95,6 +97,7 @@ class World:
             slices=Dying(FakeTimeSlices(self.state), self.fuse),
             modes=Dying(FakeComputeModes(self.state), self.fuse),
             daemons=Dying(FakeMps(root / "mps", self.state), self.fuse),
+            ledger=self.ledger,
         )
 
         async def used() -> frozenset[str]:
@@ -195,6 +198,8 @@ class World:
         assert gpu.mig.bare == ()
         made = {MigPartition(gpu=gpu, profile=one.profile, placement=one.placement).name for one in gpu.mig.instances}
         assert made == wanted
+        noted = {(one.placement, one.uuid) for one in self.ledger.entries()}
+        assert noted == {(one.placement, one.uuid) for one in gpu.mig.instances}
         assert gpu.mig.enabled == bool(wanted)
         slices = [index for one in gpu.mig.instances for index in one.placement.slices]
         assert len(slices) == len(set(slices))

@@ -13,7 +13,7 @@ from tests.unit.claims.helpers import PROFILE
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from driver.sharing.base import ClientEdits, MpsSpec, OnDeath
 
@@ -159,8 +159,10 @@ class Daemons:
     async def adopt(self, daemon_id: str, spec: MpsSpec) -> bool:
         return self._hardware.daemons.get(daemon_id) == spec
 
-    async def sweep(self, keep: Collection[str]) -> frozenset[str]:
-        strays = self._hardware.daemons.keys() - set(keep)
+    async def sweep(self, keep: Callable[[], Awaitable[Collection[str]]]) -> frozenset[str]:
+        there = set(self._hardware.daemons)
+        await self._hardware.wait("sweep")
+        strays = there - set(await keep())
         for stray in strays:
             await self.stop(stray)
         return frozenset(strays)

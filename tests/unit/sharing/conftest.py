@@ -16,7 +16,7 @@ from driver.sharing.mps import MpsDaemons, MpsOptions
 from tests.fakes.install import FakeDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Callable, Collection, Iterator
 
     from driver.sharing.tools import Tools
 
@@ -74,3 +74,12 @@ def node(short_tmp: Path, driver: FakeDriver) -> Iterator[Node]:
     for pid in node.processes():
         os.kill(pid, signal.SIGKILL)
     shutil.rmtree(node.shm_root, ignore_errors=True)
+
+
+def keeping(*daemons: str) -> Callable[[], Awaitable[Collection[str]]]:
+    """Return what `MpsControl.sweep` asks which daemons to keep."""
+
+    async def keep() -> Collection[str]:
+        return daemons
+
+    return keep

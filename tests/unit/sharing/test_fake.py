@@ -9,6 +9,7 @@ import pytest
 from driver.errors import InvalidValueError, SettingNotSupportedError
 from driver.sharing.base import MpsSpec
 from driver.sharing.fake import FakeComputeModes, FakeMps, FakeState, FakeTimeSlices
+from tests.unit.sharing.conftest import keeping
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,7 +78,7 @@ async def test_daemons_start_die_and_are_found_again(tmp_path: Path) -> None:
     assert not await second.adopt("b", MpsSpec(devices=(GPU,)))
     assert not await second.adopt("c", SPEC)
     assert second.running() == {"a"}
-    assert await second.sweep({"a"}) == {"b"}
+    assert await second.sweep(keeping("a")) == {"b"}
     await second.stop("a")
     await second.stop("a")
     await second.stop("c")

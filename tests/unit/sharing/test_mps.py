@@ -19,7 +19,7 @@ from driver.inventory.driver_root import DriverRoot
 from driver.sharing.base import MpsSpec
 from driver.sharing.tools import Tools
 from tests.fakes.install import FakeDriver
-from tests.unit.sharing.conftest import GPU, OTHER
+from tests.unit.sharing.conftest import GPU, OTHER, keeping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -396,7 +396,7 @@ async def test_orphans_are_swept_and_others_stay(node: Node) -> None:
     (node.root / "empty").mkdir()
     (node.shm_root / "half").mkdir()
     second = node.agent()
-    assert await second.sweep({"kept"}) == {"orphan", "empty", "half"}
+    assert await second.sweep(keeping("kept")) == {"orphan", "empty", "half"}
     assert await second.adopt("kept", SPEC)
     assert [path.name for path in node.root.iterdir()] == ["kept"]
     await second.stop("kept")
@@ -406,12 +406,12 @@ async def test_sweeping_goes_on_after_an_error(node: Node, caplog: pytest.LogCap
     node.root.mkdir()
     (node.root / ".hidden").mkdir()
     (node.root / "orphan").mkdir()
-    assert await node.agent().sweep(()) == {"orphan"}
+    assert await node.agent().sweep(keeping()) == {"orphan"}
     assert ".hidden" in caplog.text
 
 
 async def test_sweeping_an_empty_node_is_fine(node: Node) -> None:
-    assert await node.agent().sweep({"a"}) == frozenset()
+    assert await node.agent().sweep(keeping("a")) == frozenset()
 
 
 # --- another root directory ------------------------------------------------------------------------------------------

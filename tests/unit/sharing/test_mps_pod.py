@@ -19,7 +19,7 @@ from driver.sharing.base import MpsSpec
 from driver.sharing.mps_pod import MpsPods, PodOptions
 from driver.sharing.pod_manifest import Command, Image, manifest, own_image, pod_name, trouble
 from driver.sharing.pods import Pods
-from tests.unit.sharing.conftest import GPU, OTHER
+from tests.unit.sharing.conftest import GPU, OTHER, keeping
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -148,7 +148,7 @@ async def test_a_pod_is_found_again_by_a_new_agent_and_others_are_swept(world: W
     assert not await second.adopt(UID, replace(SPEC, multi_user=True))
     assert await second.adopt(UID, SPEC)
     assert second.running() == {UID}
-    assert await second.sweep({UID}) == {OTHER_UID}
+    assert await second.sweep(keeping(UID)) == {OTHER_UID}
     assert await world.names() == [pod_name(UID)]
     await second.stop(UID)
     assert world.leftovers() == []
@@ -158,7 +158,7 @@ async def test_what_never_was_can_be_stopped_and_is_not_adopted(world: World) ->
     agent = world.agent()
     await agent.stop(UID)
     assert not await agent.adopt(UID, SPEC)
-    assert await agent.sweep(()) == frozenset()
+    assert await agent.sweep(keeping()) == frozenset()
 
 
 async def test_a_daemon_that_dies_is_told_once(world: World) -> None:
