@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import threading
 from typing import TYPE_CHECKING
 
 from driver.errors import StorageError
@@ -31,7 +32,7 @@ class GpuLocks:
     async def hold(self, gpus: Iterable[str]) -> AsyncIterator[None]:
         """Hold the locks of some GPUs; always taken in one order, so that nobody waits in a circle.
 
-        :raises StorageError: a lock file can't be opened.
+        :raises StorageError: a lock file can't be opened or locked.
         """
         async with contextlib.AsyncExitStack() as stack:
             for gpu in sorted(set(gpus)):
@@ -54,11 +55,36 @@ async def _file_lock(path: Path) -> AsyncIterator[None]:
 
 
 async def _wait(handle: int) -> None:
-    """Wait on a thread, as another process holds it. If the waiter gives up, its duplicate frees what it got."""
+    """Wait on a thread, as another process holds it. If the waiter gives up, its duplicate frees what it got.
+
+    The thread is of its own, and nobody waits for it to end: a process that hangs in a driver call keeps its locks even
+    when it was killed, and must cost neither the threads that look up names nor the end of this process.
+    """
+    loop = asyncio.get_running_loop()
+    got: asyncio.Future[None] = loop.create_future()
     duplicate = os.dup(handle)
-    waiting = asyncio.get_running_loop().run_in_executor(None, fcntl.flock, duplicate, fcntl.LOCK_EX)
-    waiting.add_done_callback(lambda _: os.close(duplicate))
-    await asyncio.shield(waiting)
+
+    def lock() -> None:
+        failure = None
+        try:
+            fcntl.flock(duplicate, fcntl.LOCK_EX)
+        except OSError as exc:
+            failure = StorageError(f"cannot lock a GPU: {exc.strerror or exc}")
+        os.close(duplicate)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(_tell, got, failure)
+
+    threading.Thread(target=lock, name="waits for a GPU", daemon=True).start()
+    await got
+
+
+def _tell(got: asyncio.Future[None], failure: StorageError | None) -> None:
+    if got.done():
+        return
+    if failure is None:
+        got.set_result(None)
+    else:
+        got.set_exception(failure)
 
 
 def _open(path: Path) -> int:
