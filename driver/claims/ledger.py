@@ -50,6 +50,7 @@ class Ledger:
     def __init__(self, directory: Path, boot_id: str) -> None:
         self._directory = directory
         self._boot_id = boot_id
+        self._clean_gpus: set[str] = set()
 
     def note(self, partition: Partition, claim_uid: str) -> None:
         """Note that a partition is being made for a claim, was made for it, or is shared with it.
@@ -67,7 +68,7 @@ class Ledger:
             "uuid": partition.uuid,
             "claims": sorted(claims),
         }
-        self._clean(path)
+        self._clean(partition.gpu)
         files.write_atomic(path, json.dumps(entry).encode() + b"\n", durable=False)
 
     def forget(self, gpu: str, placement: Placement) -> None:
@@ -105,14 +106,17 @@ class Ledger:
             return before.claims if before is not None else frozenset()
         return frozenset()
 
-    def _clean(self, path: Path) -> None:
-        """Make the directory; remove what a crash left of writing this entry, which nobody else can be writing now."""
+    def _clean(self, gpu: str) -> None:
+        """Make the directory; once, remove what a crash left of writing a GPU's entries: we alone write them now."""
+        if gpu in self._clean_gpus and self._directory.exists():
+            return
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for temporary in self._directory.glob(f".{path.name}.*"):
+            for temporary in self._directory.glob(f".{gpu}_*.tmp"):
                 temporary.unlink()
         except OSError as exc:
             raise StorageError(f"cannot use {self._directory}: {exc.strerror or exc}") from exc
+        self._clean_gpus.add(gpu)
 
     def _read(self, path: Path) -> Made | None:
         """Return an entry; None if there is none of this boot.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -77,13 +78,24 @@ def test_an_entry_under_another_name_is_not_believed(ledger: Ledger, tmp_path: P
     assert ledger.entries() == ()
 
 
-def test_what_a_crash_left_of_writing_an_entry_goes_with_the_next(ledger: Ledger, tmp_path: Path) -> None:
+def test_what_a_crash_left_of_writing_an_entry_goes_with_the_next_lifes_first(ledger: Ledger, tmp_path: Path) -> None:
     ledger.note(DONE, "a")
     left = tmp_path / "partitions" / f".{NAME}.abc.tmp"
+    others = tmp_path / "partitions" / ".GPU-1_2_1.json.abc.tmp"  # another instance may be writing it
     left.touch()
-    assert ledger.entries() == (made("MIG-1", "a"),)
-    ledger.note(PLANNED, "b")
+    others.touch()
+    again = Ledger(tmp_path / "partitions", "boot-1")
+    assert again.entries() == (made("MIG-1", "a"),)
+    again.note(PLANNED, "b")
     assert not left.exists()
+    assert others.exists()
+
+
+def test_a_directory_that_was_removed_is_made_again(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.note(DONE, "a")
+    shutil.rmtree(tmp_path / "partitions")
+    ledger.note(DONE, "a")
+    assert ledger.entries() == (made("MIG-1", "a"),)
 
 
 def test_a_directory_that_can_t_be_made_is_an_error(tmp_path: Path) -> None:
