@@ -100,16 +100,17 @@ class DraPlugin(v1_grpc.DRAPluginServicer):
             answers = await _guarded(work(tuple(refs.values()), deadline=deadline(context.time_remaining())), refs)
         for uid in refs:
             outcomes[uid] = answers[uid] if uid in answers else DriverError("internal error: no answer for this claim")
-        for uid, outcome in outcomes.items():
-            self._note(operation, refs.get(uid), uid, outcome)
+        # After the answer is on its way: the kubelet need not wait for a log line.
+        asyncio.get_running_loop().call_soon(self._note, operation, refs, outcomes)
         return outcomes
 
-    def _note(self, operation: str, ref: ClaimRef | None, uid: str, outcome: Any) -> None:
-        if isinstance(outcome, DriverError):
-            self._failures.claim_failed(operation, type(outcome).__name__)
-            log.warning("claim %s: %s failed: %s", ref or repr(uid), operation, line(outcome))
-        else:
-            log.info("claim %s: %sd", ref, operation)
+    def _note(self, operation: str, refs: Mapping[str, ClaimRef], outcomes: Mapping[str, Any]) -> None:
+        for uid, outcome in outcomes.items():
+            if isinstance(outcome, DriverError):
+                self._failures.claim_failed(operation, type(outcome).__name__)
+                log.warning("claim %s: %s failed: %s", refs.get(uid) or repr(uid), operation, line(outcome))
+            else:
+                log.info("claim %s: %sd", refs[uid], operation)
 
 
 class DraPluginV1Beta1(v1beta1_grpc.DRAPluginServicer):
