@@ -94,6 +94,7 @@ async def test_every_line_of_a_call_has_its_id(node: Node) -> None:
         await until(node.devices)
         await node.prepare(v1.Claim(namespace="default", name="absent", uid="some-uid"))
         await until(lambda: process.logged("NodePrepareResources took"))
+        await until(lambda: process.logged("does not exist any more"))  # what became of it is logged after the answer
     lines = [json.loads(line) for line in process.log]
     [call] = {line["call"] for line in lines if "NodePrepareResources" in line["message"]}
     about = [line["message"] for line in lines if line.get("call") == call]
