@@ -18,13 +18,13 @@ from driver._pb import dra_v1_pb2 as v1
 from driver._pb import dra_v1_pb2_grpc as v1_grpc
 from driver._pb import pluginregistration_pb2 as reg
 from driver._pb import pluginregistration_pb2_grpc as reg_grpc
+from driver.kube.client import KubeClient
+from driver.localcluster.apiserver import ApiServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from driver.kube.client import KubeClient
-    from driver.localcluster.apiserver import ApiServer
 
 PROGRAM = (
     "import sys\n"
@@ -171,6 +171,22 @@ class Process:
             os.kill(self.child.pid, number)  # `send_signal` would reap it behind asyncio's back
         async with asyncio.timeout(20):
             return await self.child.wait()
+
+
+@contextlib.asynccontextmanager
+async def node_below(root: Path) -> AsyncIterator[Node]:
+    """Make a node with its directories and an API server that knows it."""
+    api = ApiServer(root / "api")
+    await api.start()
+    try:
+        async with KubeClient.from_kubeconfig(api.kubeconfig) as client:
+            await client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+            node = Node(root, api, client)
+            (node.kubelet_root / "plugins_registry").mkdir(parents=True)
+            node.faults.parent.mkdir()
+            yield node
+    finally:
+        await api.stop()
 
 
 @contextlib.asynccontextmanager

@@ -16,9 +16,7 @@ import pytest
 import yaml
 
 from driver._pb import pod_resources_v1_pb2 as pb
-from driver.kube.client import KubeClient
-from driver.localcluster.apiserver import ApiServer
-from tests.agent_process import NODE, Node, agent, nothing_missing, until
+from tests.agent_process import NODE, Node, agent, node_below, nothing_missing, until
 from tests.deploy.manifests import DEPLOY, build_path, load, one
 from tests.kubelet.pods import Lister
 
@@ -147,16 +145,8 @@ def test_the_component_is_for_the_agents_pods(tmp_path):
 
 @pytest.fixture
 async def node(short_tmp: Path) -> AsyncIterator[Node]:
-    api = ApiServer(short_tmp / "api")
-    await api.start()
-    client = KubeClient.from_kubeconfig(api.kubeconfig)
-    await client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-    made = Node(short_tmp, api, client)
-    (made.kubelet_root / "plugins_registry").mkdir(parents=True)
-    made.faults.parent.mkdir()
-    yield made
-    await client.aclose()
-    await api.stop()
+    async with node_below(short_tmp) as made:
+        yield made
 
 
 class Prometheus:

@@ -17,9 +17,7 @@ from driver._pb import device_plugin_v1beta1_pb2 as dp
 from driver._pb import device_plugin_v1beta1_pb2_grpc as dp_grpc
 from driver._pb import dra_v1_pb2 as v1
 from driver.inventory.faults import Faults, GpuFaults, save_faults
-from driver.kube.client import KubeClient
-from driver.localcluster.apiserver import ApiServer
-from tests.agent_process import DRA, NODE, Node, agent, nothing_missing, until
+from tests.agent_process import DRA, NODE, Node, agent, node_below, nothing_missing, until
 from tests.kubelet.pods import Lister
 
 if TYPE_CHECKING:
@@ -29,16 +27,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def node(short_tmp: Path) -> AsyncIterator[Node]:
-    api = ApiServer(short_tmp / "api")
-    await api.start()
-    client = KubeClient.from_kubeconfig(api.kubeconfig)
-    await client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-    made = Node(short_tmp, api, client)
-    (made.kubelet_root / "plugins_registry").mkdir(parents=True)
-    made.faults.parent.mkdir()
-    yield made
-    await client.aclose()
-    await api.stop()
+    async with node_below(short_tmp) as made:
+        yield made
 
 
 # --- life -------------------------------------------------------------------------------------------------------------

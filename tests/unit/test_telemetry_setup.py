@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from driver.kube.client import KubeClient
-from driver.localcluster.apiserver import ApiServer, Fault
-from tests.agent_process import DRA, NODE, Node, agent, nothing_missing, until
+from driver.localcluster.apiserver import Fault
+from tests.agent_process import DRA, Node, agent, node_below, nothing_missing, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,16 +19,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def node(short_tmp: Path) -> AsyncIterator[Node]:
-    api = ApiServer(short_tmp / "api")
-    await api.start()
-    client = KubeClient.from_kubeconfig(api.kubeconfig)
-    await client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-    made = Node(short_tmp, api, client)
-    (made.kubelet_root / "plugins_registry").mkdir(parents=True)
-    made.faults.parent.mkdir()
-    yield made
-    await client.aclose()
-    await api.stop()
+    async with node_below(short_tmp) as made:
+        yield made
 
 
 async def entries(node: Node, name: str) -> list[dict[str, Any]]:
