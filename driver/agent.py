@@ -136,11 +136,6 @@ class Agent:
             health=self._health,
         )
 
-    @property
-    def http_port(self) -> int:
-        """The port of the health endpoints; 0 if they are off."""
-        return self._endpoints.port if self._endpoints is not None else 0
-
     def missing(self) -> dict[str, str]:
         """Return what is missing for the agent to be of use, by part."""
         checks = {

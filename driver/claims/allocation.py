@@ -49,11 +49,6 @@ class Result:
     consumed_capacity: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     tolerations: tuple[Toleration, ...] = ()
 
-    @property
-    def main_request(self) -> str:
-        """The request's name without the subrequest: what the kubelet matches containers by."""
-        return self.request.partition("/")[0]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:

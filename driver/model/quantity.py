@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from driver.errors import InvalidValueError
 
-KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
+MI, GI = 1 << 20, 1 << 30
 
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

@@ -12,10 +12,10 @@ from tests.unit.claims.helpers import claim, ref, result
 SHARE = "b98a178b-5be9-4ea2-99fc-1977135f03cc"
 
 
-def test_decodes_results_and_strips_the_subrequest() -> None:
+def test_decodes_results() -> None:
     decoded = allocation.decode(claim(1, result("gpu-0", "gpus/large"), result("gpu-1", shareID=SHARE)), ref(1))
     first, second = decoded.results
-    assert (first.request, first.main_request, first.device) == ("gpus/large", "gpus", "gpu-0")
+    assert (first.request, first.device) == ("gpus/large", "gpu-0")
     assert (first.admin_access, first.share_id) == (False, None)
     assert second.share_id == SHARE
 
