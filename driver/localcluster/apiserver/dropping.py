@@ -116,7 +116,7 @@ def drop_from_class(spec: Object, old: Object, features: Features) -> None:
     _drop(features, _CLASS, [spec], [old])
 
 
-def drop_from_pod_status(status: Object, old: Object, features: Features) -> None:
+def drop_from_pod_status(status: Object, features: Features) -> None:
     """Drop from a pod's status what is off."""
     if features.enabled("ResourceHealthStatus"):
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from driver.localcluster.apiserver import dropping
 from driver.localcluster.apiserver.objects import Object, metadata
 from driver.localcluster.apiserver.strategy import Strategy
 from driver.localcluster.apiserver.validation.pods import pod_errors, template_errors
@@ -44,6 +45,8 @@ def _prepare_pod(obj: Object, old: Object | None, rules: Rules) -> None:
         spec.setdefault("enableServiceLinks", True)
         spec.setdefault("tolerations", [])
         obj["status"] = {"phase": "Pending", "qosClass": _qos(spec)}
+    if isinstance(status := obj.get("status"), dict):
+        dropping.drop_from_pod_status(status, rules.features)
 
 
 def default_pod_spec(spec: Object) -> None:

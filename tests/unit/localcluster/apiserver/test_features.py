@@ -150,3 +150,17 @@ def test_a_claims_device_status_needs_its_feature():
     found = store.update_status("resourceclaims", {**made, "status": status})["status"]
     assert "devices" not in found
     assert "shareID" not in found["allocation"]["devices"]["results"][0]
+
+
+@pytest.mark.parametrize(("kubernetes", "kept"), [("1.34", False), ("1.35", False), ("1.36", True)])
+def test_health_in_a_pods_status_is_dropped_where_the_version_has_it_off(kubernetes: str, kept: bool) -> None:
+    store = Store(Features(kubernetes=kubernetes))
+    store.create("namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
+    container = {"name": "c", "image": "busybox"}
+    pod = {"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [container]}}
+    stored = clone(store.create("pods", {"apiVersion": "v1", "kind": "Pod", **pod}))
+    health = [{"name": "claim:g", "resources": [{"resourceID": "a/b=c", "health": "Healthy"}]}]
+    told = {**container, "imageID": "", "ready": True, "restartCount": 0, "allocatedResourcesStatus": health}
+    stored["status"]["containerStatuses"] = [told]
+    [status] = store.update_status("pods", stored)["status"]["containerStatuses"]
+    assert ("allocatedResourcesStatus" in status) is kept
