@@ -167,8 +167,13 @@ class Process:
         return found
 
     async def end(self, number: int = signal.SIGTERM) -> int:
-        if self.child.returncode is None:  # it is not reaped, so its number is still its own; it may have ended
-            os.kill(self.child.pid, number)  # `send_signal` would reap it behind asyncio's back
+        with contextlib.suppress(ProcessLookupError):  # asyncio's thread has reaped it, and is about to say so
+            if self.child.returncode is None:
+                os.kill(self.child.pid, number)  # `send_signal` would reap it behind asyncio's back
+        return await self.ended()
+
+    async def ended(self) -> int:
+        """Wait until it has ended by itself."""
         async with asyncio.timeout(20):
             return await self.child.wait()
 

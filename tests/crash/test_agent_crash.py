@@ -135,7 +135,7 @@ class Lives:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await getattr(self.node, call)(self.claim)
                 return False
-            assert await process.end(signal.SIGKILL) == -signal.SIGKILL
+            assert await process.ended() == -signal.SIGKILL
         finally:
             self.armed.unlink()
         return True
