@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from driver.localcluster.apiserver import protobuf, yaml_json
 from driver.localcluster.apiserver.conversion import from_served, to_served
 from driver.localcluster.apiserver.errors import bad_request, unsupported_media_type
+from driver.localcluster.apiserver.repeated import from_pairs
 from driver.localcluster.apiserver.schema import check
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def encoded(served: Served, entry: Entry) -> bytes:
 def parse(raw: bytes, content_type: str, *, others: tuple[str, ...] = ()) -> Any:
     """Decode a request's body, JSON or YAML; `others` are further names of JSON that the endpoint takes.
 
+    Keys that were sent more than once are remembered (`repeated`).
+
     :raises StatusError: 415 for another content type, 400 for what can't be parsed.
     """
     kind = content_type.split(";")[0].strip().lower()
@@ -51,7 +54,7 @@ def parse(raw: bytes, content_type: str, *, others: tuple[str, ...] = ()) -> Any
     if kind not in _JSON and kind not in others:
         raise unsupported_media_type(kind, ("application/json", "application/yaml", *others))
     try:
-        return json.loads(raw, parse_constant=_no_constant)
+        return json.loads(raw, parse_constant=_no_constant, object_pairs_hook=from_pairs)
     except (ValueError, RecursionError) as exc:
         raise bad_request(f"couldn't get version/kind; json parse error: {exc}") from exc
 
@@ -71,7 +74,7 @@ def decode(served: Served, body: Any, field_validation: str = "Warn") -> tuple[O
     """Return a body as the store holds such objects, and warnings about what it did not understand.
 
     :raises StatusError: 400 for another kind or version than the endpoint's, for values of a wrong type, and for
-        unknown fields if `field_validation` is Strict.
+        unknown and repeated fields if `field_validation` is Strict.
     """
     if not isinstance(body, dict):
         raise bad_request(f"the request's body is not a {served.resource.kind} object")

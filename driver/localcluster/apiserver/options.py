@@ -35,7 +35,7 @@ def dry_run(query: Mapping[str, str]) -> bool:
 
 
 def field_validation(query: Mapping[str, str]) -> str:
-    """Return what to do about unknown fields; whether it is one of the three is checked where it is used."""
+    """Return what to do about unknown and repeated fields; that it is one of the three is checked where it is used."""
     return query.get("fieldValidation") or "Warn"
 
 

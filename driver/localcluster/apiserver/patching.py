@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Final
 
-from driver.localcluster.apiserver import errors
+from driver.localcluster.apiserver import errors, repeated
 from driver.localcluster.apiserver.apply import Applied, apply_configuration
-from driver.localcluster.apiserver.codec import decode, shown
+from driver.localcluster.apiserver.codec import decode, shown, to_json
 from driver.localcluster.apiserver.objects import clone, metadata
+from driver.localcluster.apiserver.options import field_validation
 from driver.localcluster.apiserver.patch import json_patch, merge_patch
+from driver.localcluster.apiserver.schema import strict_error
 from driver.localcluster.apiserver.strategic import strategic_patch
 
 if TYPE_CHECKING:
@@ -48,7 +51,11 @@ def apply_patch(
     def change(old: Object) -> Object:
         before = shown(target.served, old)
         after = _patched(target, content_type, before, patch)
-        stored, found = decode(target.served, after, options.get("fieldValidation") or "Warn")
+        mode = field_validation(options)
+        stored, unknown = decode(target.served, after, "Warn" if mode == "Strict" else mode)
+        found = [*_repeated_in(content_type, patch), *unknown] if mode != "Ignore" else []
+        if found and mode == "Strict":
+            raise _not_strict(patch if content_type == _STRATEGIC else after, found)
         warnings.extend(found)
         return stored
 
@@ -57,6 +64,17 @@ def apply_patch(
         plural, target.name, target.namespace, change, subresource=target.subresource, dry_run=dry_run, admit=admit
     )
     return obj, False, warnings
+
+
+def _repeated_in(content_type: str, patch: Any) -> list[str]:
+    return list(repeated.in_operations(patch) if content_type == _JSON else repeated.anywhere(patch))
+
+
+def _not_strict(value: Any, found: list[str]) -> errors.StatusError:
+    """Return the refusal of a strict client's patch; a real server names no object, and shows what it refuses."""
+    text = f"Invalid value: {json.dumps(to_json(value).decode())}: {strict_error(found)}"
+    details = {"causes": [{"reason": "FieldValueInvalid", "message": text, "field": "patch"}]}
+    return errors.StatusError(422, "Invalid", f' "" is invalid: patch: {text}', details=details)
 
 
 def _patched(target: Target, content_type: str, before: Object, patch: Any) -> Any:
@@ -77,7 +95,10 @@ def _apply(
         raise errors.bad_request(
             "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
         )
-    checked, warnings = decode(target.served, config, options.get("fieldValidation") or "Warn")
+    mode, lines = field_validation(options), repeated.as_error(repeated.lines(config))
+    if lines and mode == "Strict":
+        raise errors.bad_request(f"error strict decoding YAML: error converting YAML to JSON: {lines[0]}")
+    checked, warnings = decode(target.served, config, mode)
     meta = checked.setdefault("metadata", {})
     if meta.setdefault("name", target.name) != target.name:
         raise errors.bad_request(

@@ -1,4 +1,4 @@
-"""Check an object against the table of types: unknown fields, wrong types, quantities. Pure.
+"""Check an object against the table of types: unknown and repeated fields, wrong types, quantities. Pure.
 
 The result is a copy in the server's own spelling: unknown fields, nulls and empty lists are gone, quantities are
 canonical (`recordings: unknown-field, empty-devices-list, capacity-bad-suffix`).
@@ -12,13 +12,14 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import InvalidValueError
+from driver.localcluster.apiserver import repeated
 from driver.localcluster.apiserver.errors import StatusError, bad_request
 from driver.localcluster.apiserver.fields import OPEN, Field, fields_of, type_name
 from driver.localcluster.apiserver.objects import clone
 from driver.localcluster.apiserver.quantities import PATTERN, canonical
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from driver.localcluster.apiserver.objects import Object
 
@@ -32,9 +33,9 @@ class _WrongTypeError(Exception):
 
 
 def check(api_version: str, kind: str, obj: Object, field_validation: str = "Ignore") -> tuple[Object, list[str]]:
-    """Return a copy without the fields that the API does not know, and warnings about them.
+    """Return a copy without the fields that the API does not know, and warnings about them and about repeated ones.
 
-    :raises StatusError: 400 for a value of a wrong type, and for unknown fields if `field_validation` is Strict.
+    :raises StatusError: 400 for a value of a wrong type, and for such fields if `field_validation` is Strict.
     """
     if field_validation not in _MODES:
         raise bad_request(
@@ -48,9 +49,15 @@ def check(api_version: str, kind: str, obj: Object, field_validation: str = "Ign
         checked = walk.message(type_, obj, "")
     except _WrongTypeError as error:
         raise _unfit(api_version, kind, str(error)) from error
-    if walk.unknown and field_validation == "Strict":
-        raise _unfit(api_version, kind, f"strict decoding error: {', '.join(walk.unknown)}")
-    return checked, walk.unknown if field_validation == "Warn" else []
+    lines = repeated.lines(obj)
+    if field_validation == "Strict" and (lines or walk.found):
+        raise _unfit(api_version, kind, strict_error([*repeated.as_error(lines), *walk.found]))
+    return checked, [*lines, *walk.found] if field_validation == "Warn" else []
+
+
+def strict_error(found: Iterable[str]) -> str:
+    """Return what a strict client is told."""
+    return f"strict decoding error: {', '.join(found)}"
 
 
 def _unfit(api_version: str, kind: str, why: str) -> StatusError:
@@ -60,10 +67,10 @@ def _unfit(api_version: str, kind: str, why: str) -> StatusError:
 
 class _Walk:
     def __init__(self) -> None:
-        self.unknown: list[str] = []
+        self.found: list[str] = []
 
     def message(self, type_: str, value: Any, path: str) -> Object:
-        fields = fields_of(type_)
+        fields, again = fields_of(type_), repeated.keys_again(value)
         result: Object = {}
         for name, item in value.items():
             field = fields.get(name)
@@ -71,11 +78,14 @@ class _Walk:
                 if not path and name in _TYPE_META:
                     result[name] = item
                 else:
-                    self.unknown.append(f'unknown field "{path}{name}"')
-            elif item is not None:
+                    self.found.append(f'unknown field "{_plain(path)}{name}"')
+                continue
+            if item is not None:
                 found = self._field(type_, field, item, f"{path}{name}")
                 if found or not field.shape:
                     result[name] = found
+            if name in again:
+                self.found.append(repeated.again(_plain(path) + name))
         return result
 
     def _field(self, owner: str, field: Field, value: Any, path: str) -> Any:
@@ -87,6 +97,7 @@ class _Walk:
             return [self._single(owner, field, item, f"{path}[{at}]") for at, item in enumerate(value)]
         if not isinstance(value, dict):
             raise _mismatch(owner, path, value, f"map[string]{_go_type(field)}")
+        self.found += [repeated.again(f"{_plain(path)}.{key}") for key in value if key in repeated.keys_again(value)]
         return {key: self._single(owner, field, item, f"{path}[{key}]") for key, item in value.items()}
 
     def _single(self, owner: str, field: Field, value: Any, path: str) -> Any:
@@ -99,6 +110,11 @@ class _Walk:
         if not isinstance(value, dict):
             raise _mismatch(owner, path, value, _go_type(field))
         return self.message(field.type, value, f"{path}.")
+
+
+def _plain(path: str) -> str:
+    """Return a path in which the keys of maps look like fields."""
+    return re.sub(r"\[([^\]]*[^\]\d][^\]]*)\]", r".\1", path)
 
 
 def _go_type(field: Field) -> str:

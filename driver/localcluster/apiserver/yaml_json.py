@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any, Final
 
 import yaml
+
+from driver.localcluster.apiserver.repeated import Repeating
 
 _MOST_VALUES: Final = 1_000_000  # aliases can multiply a small document
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _DatesAsText(_Loader):  # type: ignore[misc] # which of the two loaders it is depends on the build of PyYAML
-    """A loader for which a date is a string."""
+    """A loader for which a date is a string, and which remembers the keys that come again, by line."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.repeated: dict[int, str] = {}
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        if isinstance(node, yaml.MappingNode):
+            self._note(node)
+        return super().construct_mapping(node, deep=deep)
+
+    def _note(self, node: yaml.MappingNode) -> None:
+        """Look before merge keys are resolved: to override what is merged is no mistake."""
+        seen = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if (key.tag, key.value) in seen:
+                line = value.start_mark.line + 1
+                self.repeated[line] = f"line {line}: key {json.dumps(key.value)} already set in map"
+            seen.add((key.tag, key.value))
 
 
 _DatesAsText.yaml_implicit_resolvers = {
@@ -22,14 +45,21 @@ _DatesAsText.yaml_implicit_resolvers = {
 
 
 def load(raw: bytes) -> Any:
-    """Return a document's value.
+    """Return a document's value, which remembers on which lines keys came again, in the words of Go's YAML parser.
 
     :raises ValueError: for what is not YAML, or has no counterpart in JSON.
     """
     try:
-        return _Converter().convert(yaml.load(raw, Loader=_DatesAsText))  # noqa: S506 - derived from the safe loader
+        loader = _DatesAsText(raw)
+        try:
+            value = _Converter().convert(loader.get_single_data())
+        finally:
+            loader.dispose()
     except (yaml.YAMLError, RecursionError, TypeError) as exc:
         raise ValueError(str(exc)) from exc
+    if isinstance(value, dict) and loader.repeated:
+        return Repeating(value, lines=[text for _, text in sorted(loader.repeated.items())])
+    return value
 
 
 class _Converter:

@@ -100,6 +100,31 @@ async def test_unknown_fields_are_refused_by_the_server(kubectl):
     assert 'Warning: unknown field "spec.containers[0].commands"' in err
 
 
+async def test_repeated_fields_are_told(kubectl, tmp_path):
+    """What `apply` sends has none: kubectl itself keeps the last. A patch and a raw body come as they were written."""
+    await ok(kubectl, "apply", "-f", "-", stdin=MANIFEST)
+    code, out, err = await kubectl(
+        "patch", "pod", "p", "--type=merge", "-p", '{"metadata": {"labels": {"a": "1", "a": "2"}}}'
+    )
+    assert (code, out) == (0, "pod/p patched\n")
+    assert 'Warning: duplicate field "metadata.labels.a"' in err
+    body = tmp_path / "body.json"
+    body.write_text('{"metadata": {"name": "m", "name": "n"}}')
+    path = "/api/v1/namespaces/default/configmaps?fieldValidation=Strict"
+    code, _, err = await kubectl("create", "--raw", path, "-f", body)
+    assert code == 1
+    assert 'strict decoding error: duplicate field "metadata.name"' in err
+
+
+async def test_a_typo_in_a_change_is_refused(kubectl):
+    await ok(kubectl, "apply", "-f", "-", stdin=MANIFEST)
+    typo = MANIFEST.replace("name: p}", "name: p, label: {a: b}}")
+    code, _, err = await kubectl("apply", "-f", "-", stdin=typo)
+    assert code == 1
+    assert "The request is invalid: patch: Invalid value: " in err
+    assert 'strict decoding error: unknown field "metadata.label"' in err
+
+
 @pytest.mark.parametrize(
     ("manifest", "message"),
     [
