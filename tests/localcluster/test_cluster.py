@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import json
 import signal
 import sys
@@ -112,7 +113,9 @@ async def test_a_claim_from_template_to_log_and_back(cluster: LocalCluster, plug
     assert [item["type"] for item in pod["status"]["conditions"]].count("PodScheduled") == 1
     await until(lambda: cluster.node("b").kubelet.log_path(pod["metadata"]["uid"], "c").read_bytes())  # type: ignore[union-attr]
     assert await kubectl(cluster, "logs", "p1") == "see gpu-0\n"
-    assert "no times of output" in await kubectl(cluster, "logs", "p1", "--timestamps")
+    stamped = await kubectl(cluster, "logs", "p1", "--timestamps", "--since=1h", "--tail=1")
+    assert re.fullmatch(r"2\d{3}-\S+Z see gpu-0\n", stamped)
+    assert await kubectl(cluster, "logs", "p1", "--since-time=2999-01-01T00:00:00Z") == ""
     await kubectl(cluster, "delete", "pod", "p1")
     await until(lambda: phase(cluster, "p3") == "Running", "the third gets the first's GPU")
     for name in ("p2", "p3"):

@@ -7,8 +7,8 @@ scheduler, controllers and kubelets do that, through the store.
 from driver.localcluster.apiserver.errors import StatusError
 from driver.localcluster.apiserver.faults import Fault
 from driver.localcluster.apiserver.features import Features
+from driver.localcluster.apiserver.log_request import LogRequest
 from driver.localcluster.apiserver.server import ApiServer
 from driver.localcluster.apiserver.store import Store
-from driver.localcluster.apiserver.subresources import LogRequest
 
 __all__ = ["ApiServer", "Fault", "Features", "LogRequest", "StatusError", "Store"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from aiohttp import web
 from driver.localcluster.apiserver import answers, errors
 from driver.localcluster.apiserver.codec import parse
 from driver.localcluster.apiserver.execution import ExecRequest, ExecSource, serve
+from driver.localcluster.apiserver.log_request import LogRequest, log_request
 from driver.localcluster.apiserver.objects import lookup, metadata
 from driver.localcluster.apiserver.writing import timestamp
 
@@ -20,22 +20,6 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.apiserver.registry import Target
     from driver.localcluster.apiserver.store import Store
-
-_NO_TIMES = "the embedded cluster keeps no times of output: --timestamps, --since and --since-time have no effect"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRequest:
-    """Which part of which container's log; `pod` is the object, `container` is never empty."""
-
-    pod: Object
-    container: str
-    follow: bool = False
-    previous: bool = False
-    tail_lines: int | None = None
-    since_seconds: int | None = None
-    limit_bytes: int | None = None
-    timestamps: bool = False
 
 
 LogSource = Callable[[LogRequest], AsyncIterator[bytes]]
@@ -78,10 +62,8 @@ class Subresources:
 
     async def _log(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         pod = self._store.get("pods", target.name, target.namespace)
-        log = _log_request(pod, request.query)
+        log = log_request(pod, _container(pod, request.query), request.query, datetime.now(UTC))
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
-        if log.timestamps or log.since_seconds is not None or "sinceTime" in request.query:
-            response.headers["Warning"] = f'299 - "{_NO_TIMES}"'
         response.enable_chunked_encoding()
         if self.log_source is None:
             raise errors.StatusError(501, "NotImplemented", "this cluster keeps no logs of containers")
@@ -157,19 +139,6 @@ def _scale_of(obj: Object) -> Object:
     return {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta, "spec": spec, "status": status}
 
 
-def _log_request(pod: Object, query: Any) -> LogRequest:
-    return LogRequest(
-        pod=pod,
-        container=_container(pod, query),
-        follow=query.get("follow") == "true",
-        previous=query.get("previous") == "true",
-        tail_lines=_number(query, "tailLines"),
-        since_seconds=_number(query, "sinceSeconds"),
-        limit_bytes=_number(query, "limitBytes"),
-        timestamps=query.get("timestamps") == "true",
-    )
-
-
 def _exec_request(pod: Object, query: Any) -> ExecRequest:
     command = tuple(query.getall("command", ()))
     if not command:
@@ -202,12 +171,3 @@ def _container(pod: Object, query: Any) -> str:
     if container not in names:
         raise errors.bad_request(f"container {container} is not valid for pod {pod_name}")
     return str(container)
-
-
-def _number(query: Any, name: str) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    if not text.isdecimal():
-        raise errors.bad_request(f'{name}: Invalid value: "{text}": a whole number of at least 0')
-    return int(text)

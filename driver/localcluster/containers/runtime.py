@@ -22,6 +22,7 @@ from driver.localcluster.containers import cdi
 from driver.localcluster.containers.errors import CdiError, ContainerError
 from driver.localcluster.containers.execution import Execution
 from driver.localcluster.containers.oci import ContainerRequest, configuration
+from driver.localcluster.containers.output_times import TimeKeeper
 from driver.localcluster.containers.process import Container
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class ContainerRuntime:
         self._root = root
         self._mode = mode
         self._probe = asyncio.Lock()
+        self._times = TimeKeeper()
         self._starting: dict[Path, asyncio.Event] = {}
 
     async def mode(self) -> Mode:
@@ -91,12 +93,44 @@ class ContainerRuntime:
         config = configuration(request, edits, bundle / "fs" / "root")
         (bundle / "config.json").write_text(json.dumps(config), encoding="utf-8")
         try:
-            process = await _launch(mode, bundle, name, request.log_path)
+            process = await self._launch(mode, bundle, name, request.log_path)
         except BaseException:
             shutil.rmtree(bundle, ignore_errors=True)
             raise
         container = self.containers[name] = Container(name, request, process, bundle)
         return container
+
+    async def _launch(self, mode: Mode, bundle: Path, name: str, log_path: Path) -> subprocess.Popen[bytes]:
+        """Start init and wait until it has become the container's program.
+
+        :raises ContainerError: with init's words.
+        """
+        reader, writer = os.pipe()
+        log_path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with log_path.open("ab") as log:
+                self._times.follow(log_path)
+                process = subprocess.Popen(  # noqa: ASYNC220, S603 (a spawn takes a millisecond; the program is our own)
+                    [*_PYTHON, mode, str(bundle), name, str(writer)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=[writer],
+                    env={},
+                    start_new_session=True,
+                )
+        finally:
+            os.close(writer)
+        try:
+            text = await _read_all(reader, process)
+        except BaseException:  # nobody waits for this container any more
+            process.kill()
+            process.wait()
+            raise
+        if text:
+            process.wait()
+            raise ContainerError(text, reason="RunContainerError")
+        return process
 
     async def exec(self, container: Container, command: Sequence[str], timeout: float) -> int:  # noqa: ASYNC109
         """Run a command in a running container, output thrown away; return its exit code, -1 if it took too long."""
@@ -141,6 +175,7 @@ class ContainerRuntime:
         await asyncio.gather(*(container.stop(0) for container in self.containers.values() if container.running))
         for container in list(self.containers.values()):
             self.remove(container)
+        await self._times.aclose()
 
     async def works(self, mode: Mode) -> bool:
         """Say whether this machine allows containers of a mode, by starting one."""
@@ -174,38 +209,6 @@ def _trial(root: Path) -> ContainerRequest:
         pod_uid="", pod_name="probe", namespace="", name="probe", args=("localcluster-probe",), mounts=(mount,),
         log_path=root / "probe.log",
     )  # fmt: skip
-
-
-async def _launch(mode: Mode, bundle: Path, name: str, log_path: Path) -> subprocess.Popen[bytes]:
-    """Start init and wait until it has become the container's program.
-
-    :raises ContainerError: with init's words.
-    """
-    reader, writer = os.pipe()
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with log_path.open("ab") as log:
-            process = subprocess.Popen(  # noqa: ASYNC220, S603 (a spawn takes a millisecond; the program is our own)
-                [*_PYTHON, mode, str(bundle), name, str(writer)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=[writer],
-                env={},
-                start_new_session=True,
-            )
-    finally:
-        os.close(writer)
-    try:
-        text = await _read_all(reader, process)
-    except BaseException:  # nobody waits for this container any more
-        process.kill()
-        process.wait()
-        raise
-    if text:
-        process.wait()
-        raise ContainerError(text, reason="RunContainerError")
-    return process
 
 
 async def _read_all(handle: int, process: subprocess.Popen[bytes]) -> str:

@@ -22,7 +22,7 @@ from driver.localcluster.kubelet.dra_plugins import DraPlugins
 from driver.localcluster.kubelet.health import HealthBoard
 from driver.localcluster.kubelet.node_object import NodeObject
 from driver.localcluster.kubelet.plugin_watcher import PluginWatcher
-from driver.localcluster.kubelet.pod_logs import read_log
+from driver.localcluster.kubelet.pod_logs import Part, read_log
 from driver.localcluster.kubelet.pod_resources import PodResources
 from driver.localcluster.kubelet.pod_worker import PodWorker
 from driver.localcluster.kubelet.registration import Registrar
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from driver.localcluster.apiserver.execution import ExecRequest
+    from driver.localcluster.apiserver.log_request import LogRequest
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.apiserver.store import Store
-    from driver.localcluster.apiserver.subresources import LogRequest
     from driver.localcluster.containers.execution import Execution
     from driver.localcluster.kubelet.paths import NodePaths
 
@@ -112,10 +112,9 @@ class Kubelet:
 
     def log_path(self, pod_uid: str, container: str, *, previous: bool = False) -> Path | None:
         """Return where a container's present (or previous) start writes its output; None if it has not started."""
-        logs = sorted(
-            self.paths.pods.glob(f"{pod_uid}/logs/{container}-*.log"),
-            key=lambda path: int(path.stem.rpartition("-")[2]),
-        )
+        found = self.paths.pods.glob(f"{pod_uid}/logs/{container}-*.log")
+        mine = [path for path in found if path.stem.rpartition("-")[0] == container]  # not another's, called c-x
+        logs = sorted(mine, key=lambda path: int(path.stem.rpartition("-")[2]))
         wanted = logs[:-1] if previous else logs
         return wanted[-1] if wanted else None
 
@@ -125,13 +124,17 @@ class Kubelet:
         :raises StatusError: 400: it has not started (or not twice, if the previous one is asked for).
         """
         uid = str(metadata(request.pod)["uid"])
-        path = self.log_path(uid, request.container, previous=request.previous)
+        previous = request.previous and not _waits_to_restart(request.pod, request.container)
+        path = self.log_path(uid, request.container, previous=previous)
         if path is None:
             what = "previous terminated container" if request.previous else "container"
             state = "not found" if request.previous else "is waiting to start: ContainerCreating"
             raise bad_request(f'{what} "{request.container}" in pod "{name_of(request.pod)}" {state}')
         follow = await self.runtime.writer(path) if request.follow else None
-        async for chunk in read_log(path, container=follow, tail=request.tail_lines, limit=request.limit_bytes):
+        part = Part(
+            tail=request.tail_lines, since=request.since, limit=request.limit_bytes, timestamps=request.timestamps
+        )
+        async for chunk in read_log(path, part, container=follow):
             yield chunk
 
     async def exec(self, request: ExecRequest) -> Execution:
@@ -144,6 +147,14 @@ class Kubelet:
         if not found:
             raise bad_request(f'container not found ("{request.container}"): it does not run')
         return await self.runtime.attach(found[-1], request.command, stdin=request.stdin, tty=request.tty)
+
+
+def _waits_to_restart(pod: Object, container: str) -> bool:
+    """Say whether a container has ended and not been started again: its last start is the previous one, too."""
+    status = pod.get("status") or {}
+    found = [*status.get("containerStatuses", ()), *status.get("initContainerStatuses", ())]
+    mine: dict[str, Any] = next((item for item in found if item["name"] == container), {})
+    return "waiting" in mine.get("state", {}) and "terminated" in mine.get("lastState", {})
 
 
 class _Process:

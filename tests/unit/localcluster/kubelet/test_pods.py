@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from driver.localcluster.apiserver.errors import StatusError
-from driver.localcluster.apiserver.subresources import LogRequest
+from driver.localcluster.apiserver.log_request import LogRequest
 
 from .conftest import NODE, Bench, until
 from .test_claims import gone, running
@@ -277,6 +280,55 @@ async def test_logs(bench: Bench) -> None:
     assert await collect(bench, tail_lines=9, limit_bytes=3) == "1\n2"
     with pytest.raises(StatusError, match='previous terminated container "c" in pod "p" not found'):
         await collect(bench, previous=True)
+
+
+def unstamped(text: str) -> str:
+    """Return what is left without the times, which are in order and in the form that kubelets use."""
+    lines = [line.partition(" ") for line in text.split("\n")]
+    stamps = [stamp for stamp, _, _ in lines]
+    assert stamps == sorted(stamps)
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z", stamp) for stamp in stamps)
+    return "\n".join(rest for _, _, rest in lines)
+
+
+async def test_lines_have_times(bench: Bench) -> None:
+    go = "while ! test -e $FLAG -o -e /v/go; do sleep 0.01; done"
+    env = [{"name": "FLAG", "value": str(bench.paths.root / "go")}]
+    mount = [{"name": "v", "mountPath": "/v"}]
+    script = f"echo one; printf 'two\\r'; echo 2; {go}; echo three; printf four"
+    volume = [{"name": "v", "hostPath": {"path": str(bench.paths.root)}}]
+    spec = container("c", script, env=env, volumeMounts=mount)
+    bench.pod("p", containers=[spec], volumes=volume, restartPolicy="Never")
+    await until(lambda: bench.log("p").endswith("2\n"))
+    between = datetime.now(UTC)
+    following = asyncio.create_task(collect(bench, follow=True, timestamps=True))
+    recent = asyncio.create_task(collect(bench, follow=True, since=between))
+    (bench.paths.root / "go").touch()
+    everything = "one\ntwo\r2\nthree\nfour"
+    assert unstamped(await following) == everything
+    assert await recent == "three\nfour"
+    await ended(bench, "p")
+    stamped = await collect(bench, timestamps=True)
+    assert unstamped(stamped) == everything
+    assert stamped.split("\n")[1] < between.isoformat() < stamped.split("\n")[2]
+    assert await collect(bench, since=between) == "three\nfour"
+    assert await collect(bench, since=between, tail_lines=1) == "four"
+    assert await collect(bench, since=datetime.now(UTC)) == ""
+    assert unstamped(await collect(bench, tail_lines=2, timestamps=True)) == "three\nfour"
+    assert await collect(bench, timestamps=True, limit_bytes=40) == stamped[:40]
+    assert await collect(bench, since=datetime.min.replace(tzinfo=UTC)) == everything
+
+
+async def test_the_previous_log_of_what_waits_to_be_restarted_is_its_last(bench: Bench) -> None:
+    bench.pod("p", script="echo run; exit 1")
+    await until(lambda: "waiting" in bench.status("p").get("state", {}) and bench.status("p").get("lastState"))
+    assert await collect(bench, previous=True) == "run\n"
+
+
+async def test_a_log_is_not_taken_for_that_of_a_container_of_a_longer_name(bench: Bench) -> None:
+    bench.pod("p", containers=[container("c", "echo mine"), container("c-1", "echo other")], restartPolicy="Never")
+    await ended(bench, "p")
+    assert await collect(bench) == "mine\n"
 
 
 async def test_a_log_of_what_has_not_started(bench: Bench) -> None:
