@@ -132,7 +132,7 @@ class ContainerRuntime:
             raise ContainerError(text, reason="RunContainerError")
         return process
 
-    async def exec(self, container: Container, command: Sequence[str], timeout: float) -> int:  # noqa: ASYNC109
+    async def exec(self, container: Container, command: Sequence[str], timeout: float | None) -> int:  # noqa: ASYNC109
         """Run a command in a running container, output thrown away; return its exit code, -1 if it took too long."""
         process = await asyncio.create_subprocess_exec(
             *await self._entering(container, command),

@@ -11,6 +11,7 @@ from driver.errors import DriverError
 from driver.localcluster.apiserver.objects import metadata, name_of, namespace_of
 from driver.localcluster.containers.errors import ContainerError
 from driver.localcluster.containers.oci import ContainerRequest
+from driver.localcluster.kubelet import lifecycle
 from driver.localcluster.kubelet.command import command
 from driver.localcluster.kubelet.environment import environment
 from driver.localcluster.kubelet.pod_state import ContainerState, terminated, timestamp
@@ -75,6 +76,7 @@ class ContainerLoop:
         self._event("Pulled", f'Container image "{image}" already present on machine')
         self._event("Created", f"Container created: {state.name}")
         self._event("Started", f"Container started: {state.name}")
+        await lifecycle.after_start(self._services, pod, state.spec, container)
         return container
 
     async def _watch(self, container: Container) -> None:

@@ -83,11 +83,11 @@ def status(
     """Return the pod's status: what others wrote into it stays, what the kubelet knows is brought up to date.
 
     `health` is the allocatedResourcesStatus by container. Until the pod's claims are `released` its phase is not a
-    final one: with that they would be given to others.
+    final one: with that they would be given to others. A final phase stays.
     """
     old = pod.get("status") or {}
     new_phase = phase(states)
-    if new_phase in FINAL and not released:
+    if (new_phase in FINAL and not released) or old.get("phase") in FINAL:
         new_phase = old.get("phase") or "Pending"
     shown = {
         role: [

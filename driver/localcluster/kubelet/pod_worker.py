@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import logging
 import shutil
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import DriverError
 from driver.localcluster.apiserver.objects import clone, metadata, name_of, namespace_of
-from driver.localcluster.kubelet import pod_state
+from driver.localcluster.kubelet import lifecycle, pod_state
 from driver.localcluster.kubelet.admission import AdmissionError, admit
 from driver.localcluster.kubelet.container_loop import ContainerLoop
 from driver.localcluster.kubelet.resource_status import allocated_resources
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_TOO_LONG = ("DeadlineExceeded", "Pod was active on the node longer than the specified deadline")
+
 
 class PodWorker:
     """Works on one pod, known by its UID. `run` once; `update` and `terminate` tell it what the API server says."""
@@ -41,6 +44,8 @@ class PodWorker:
         self._stop = asyncio.Event()
         self._released = False
         self._rejected: tuple[str, str] | None = None
+        self._failure: tuple[str, str] | None = None
+        self._updated = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
         self._waiters: list[asyncio.Event] = []
 
@@ -52,6 +57,7 @@ class PodWorker:
     def update(self, pod: Object) -> None:
         """Take a newer version of the pod."""
         self.pod = pod
+        self._updated.set()
         if metadata(pod).get("deletionTimestamp"):
             self._stop.set()
 
@@ -71,14 +77,37 @@ class PodWorker:
 
     async def _live_until_stopped(self) -> None:
         life, stop = asyncio.create_task(self._live()), asyncio.create_task(self._stop.wait())
+        late = asyncio.create_task(self._deadline())
         try:
-            await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({life, stop, late}, return_when=asyncio.FIRST_COMPLETED)
             if life.done() and (error := life.exception()):
                 _log.error("pod %s can't be worked on any more", name_of(self.pod), exc_info=error)
+            if late.done() and not life.done():
+                self._failure = _TOO_LONG
+                self._event(*_TOO_LONG)
         finally:
-            for task in (life, stop):
+            for task in (life, stop, late):
                 task.cancel()
-            await asyncio.gather(life, stop, return_exceptions=True)
+            await asyncio.gather(life, stop, late, return_exceptions=True)
+
+    async def _deadline(self) -> None:
+        """Wait until the pod has been active for longer than it may; what it may can change."""
+        while True:
+            self._updated.clear()
+            left = self._time_left()
+            if left is not None and left <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._updated.wait()
+
+    def _time_left(self) -> float | None:
+        """Return the real seconds of its `activeDeadlineSeconds` that are left; None: no end, or not begun."""
+        seconds, begun = self.pod["spec"].get("activeDeadlineSeconds"), (self.pod.get("status") or {}).get("startTime")
+        if seconds is None or begun is None:
+            return None
+        active = datetime.now(UTC) - datetime.fromisoformat(begun)
+        return float(seconds) * self._services.times.grace - active.total_seconds()
 
     def publish(self) -> None:
         """Write the pod's status, if it changed and the pod is still there."""
@@ -93,6 +122,11 @@ class PodWorker:
         else:
             health = allocated_resources(self._services, found)
             new["status"] = pod_state.status(found, self._states, health, store.now(), released=self._released)
+            if self._failure is not None:
+                reason, message = self._failure
+                new["status"] |= {"reason": reason, "message": message} | (
+                    {"phase": "Failed"} if self._released else {}
+                )
         try:
             store.update_status("pods", new)
         except DriverError as exc:
@@ -132,6 +166,8 @@ class PodWorker:
     def _mark_finished(self) -> None:
         """Believe the status of a pod that had ended before this kubelet started."""
         status = self.pod["status"]
+        if "reason" in status:
+            self._failure = (status["reason"], status.get("message", ""))
         for item in [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]:
             state = self._states.get(item["name"])
             if state is not None and "terminated" in item.get("state", {}):
@@ -213,19 +249,20 @@ class PodWorker:
         self._services.devices.release(self.uid)
 
     async def _stop_containers(self) -> None:
-        meta = metadata(self.pod)
-        grace = meta.get("deletionGracePeriodSeconds", self.pod["spec"].get("terminationGracePeriodSeconds", 30))
+        services, loop = self._services, asyncio.get_running_loop()
+        given = metadata(self.pod).get("deletionGracePeriodSeconds")
+        grace = lifecycle.grace_of(services, self.pod) if given is None else given * services.times.grace
+        deadline = loop.time() + grace
         running = [container for container in self._services.runtime.of_pod(self.uid) if container.running]
         for container in running:
             self._event("Killing", f"Stopping container {container.request.name}")
-        roles = {name: state.role for name, state in self._states.items()}
         for sidecars in (False, True):
-            batch = [item for item in running if (roles.get(item.request.name) == "sidecar") is sidecars]
-            await asyncio.gather(*(container.stop(grace * self._services.times.grace) for container in batch))
-        for container in running:
-            state = self._states.get(container.request.name)
-            if state is not None:
-                state.current, state.terminated = None, pod_state.terminated(container)
+            left = max(deadline - loop.time(), min(grace, lifecycle.LEAST * services.times.grace))
+            batch = [(item, self._states[item.request.name]) for item in running]
+            batch = [(item, state) for item, state in batch if (state.role == "sidecar") is sidecars]
+            await asyncio.gather(*(lifecycle.stop(services, self.pod, state.spec, item, left) for item, state in batch))
+            for item, state in batch:
+                state.current, state.terminated = None, pod_state.terminated(item)
                 state.ready = state.started = False
                 state.done = True
 

@@ -7,7 +7,9 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from driver.localcluster.kubelet import lifecycle
 from driver.localcluster.kubelet.command import stands_in
+from driver.localcluster.kubelet.handlers import http_get, port
 from driver.localcluster.kubelet.pod_state import NODE_IP
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ async def _comes_up(
         await asyncio.sleep(probe.get("periodSeconds", 10) * scale)
     text = f"Container {state.name} failed {kind.lower()} probe, will be restarted"
     services.record(pod(), "Killing", text)
-    await container.stop(pod()["spec"].get("terminationGracePeriodSeconds", 30) * scale)
+    await lifecycle.stop(services, pod(), state.spec, container, lifecycle.grace_of(services, pod(), probe))
     return False
 
 
@@ -102,27 +104,10 @@ async def _check(services: NodeServices, spec: dict[str, Any], container: Contai
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(timeout):
             if "httpGet" in probe:
-                return await _http_get(spec, probe["httpGet"])
+                return await http_get(spec, probe["httpGet"])
             if "tcpSocket" in probe:
                 host = probe["tcpSocket"].get("host") or NODE_IP
-                _, writer = await asyncio.open_connection(host, _port(spec, probe["tcpSocket"]["port"]))
+                _, writer = await asyncio.open_connection(host, port(spec, probe["tcpSocket"]["port"]))
                 writer.close()
             return True
     return False
-
-
-async def _http_get(spec: dict[str, Any], get: dict[str, Any]) -> bool:
-    host = get.get("host") or NODE_IP
-    reader, writer = await asyncio.open_connection(host, _port(spec, get["port"]))
-    try:
-        path = get.get("path") or "/"
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: kube-probe\r\n\r\n".encode())
-        parts = (await reader.readline()).split()
-        return len(parts) > 1 and parts[1].isdigit() and 200 <= int(parts[1]) < 400
-    finally:
-        writer.close()
-
-
-def _port(spec: dict[str, Any], port: int | str) -> int:
-    ports = {item.get("name"): item["containerPort"] for item in spec.get("ports") or ()}
-    return int(ports.get(port, port))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _RESTARTS: Final = ("Always", "Never", "OnFailure")
 _MUTABLE: Final = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates")
+_MOST_SECONDS: Final = 2**31 - 1
 _MUTABLE_TEXT: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -52,9 +53,31 @@ def spec_errors(path: str, spec: Object) -> list[Cause]:
         found += _names(f"{path}.{field}", containers)
         for at, container in enumerate(containers):
             found += _container(f"{path}.{field}[{at}]", container, claims, spec)
+    found += _deadline(path, spec)
     restart = spec.get("restartPolicy", "Always")
     if restart not in _RESTARTS:
         found.append(common.unsupported(f"{path}.restartPolicy", restart, _RESTARTS))
+    return found
+
+
+def _deadline(path: str, spec: Object) -> list[Cause]:
+    seconds = spec.get("activeDeadlineSeconds")
+    if seconds is None or 1 <= seconds <= _MOST_SECONDS:
+        return []
+    return [invalid(f"{path}.activeDeadlineSeconds", seconds, f"must be between 1 and {_MOST_SECONDS}, inclusive")]
+
+
+def _hooks(path: str, lifecycle: Object) -> list[Cause]:
+    found: list[Cause] = []
+    for name in ("postStart", "preStop"):
+        handler, where = lifecycle.get(name), f"{path}.{name}"
+        if handler is None:
+            continue
+        if not handler:
+            found.append(required(where, "must specify a handler type"))
+        found += [forbidden(f"{where}.{more}", "may not specify more than 1 handler type") for more in [*handler][1:]]
+        if "exec" in handler and not handler["exec"].get("command"):
+            found.append(required(f"{where}.exec.command"))
     return found
 
 
@@ -73,6 +96,7 @@ def _names(path: str, items: list[Object]) -> list[Cause]:
 def _container(path: str, container: Object, claims: set[str | None], spec: Object) -> list[Cause]:
     found = [] if container.get("image") else [required(f"{path}.image")]
     found += resource_errors(f"{path}.resources", container.get("resources") or {})
+    found += _hooks(f"{path}.lifecycle", container.get("lifecycle") or {})
     for at, used in enumerate((container.get("resources") or {}).get("claims") or ()):
         where, name = f"{path}.resources.claims[{at}]", used.get("name", "")
         if not name:

@@ -28,6 +28,13 @@ def container(**more):
         ({"containers": [{"image": "x"}]}, "spec.containers[0].name: Required value"),
         ({"containers": [{"name": "C", "image": "x"}]}, "spec.containers[0].name: Invalid value"),
         ({"containers": [{"name": "c", "image": "x"}] * 2}, 'spec.containers[1].name: Duplicate value: "c"'),
+        ({"activeDeadlineSeconds": 0}, "Invalid value: 0: must be between 1 and 2147483647, inclusive"),
+        (container(lifecycle={"preStop": {}}), "lifecycle.preStop: Required value: must specify a handler type"),
+        (container(lifecycle={"postStart": {"exec": {}}}), "lifecycle.postStart.exec.command: Required value"),
+        (
+            container(lifecycle={"preStop": {"sleep": {"seconds": 1}, "exec": {"command": ["x"]}}}),
+            "preStop.exec: Forbidden: may not specify more than 1 handler type",
+        ),
         ({"restartPolicy": "Sometimes"}, 'Unsupported value: "Sometimes"'),
         (container(resources={"claims": [{"name": "g"}]}), 'claims[0]: Not found: "g"'),
         (container(resources={"claims": [{}]}), "claims[0].name: Required value"),
