@@ -15,7 +15,7 @@ from driver.model.mig import MigInstance
 from driver.sharing.limits import client_env, whole_mib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from driver.claims.record import Record, RecordedDevice
     from driver.model.snapshot import Snapshot
@@ -128,19 +128,20 @@ class ClaimCdi:
         """Return the file's content; the files about devices that it mounts are there then."""
         uid = record.claim.uid
         snapshot = self._snapshot()
+        daemons = [effect for effect in record.effects if isinstance(effect, MpsDaemon)]
         current = {place: _device_of(one, record, snapshot) for place, one in enumerate(record.devices)}
         told = self._metadata.write(record, current, snapshot) if self._metadata is not None else {}
         devices = {}
         for place, recorded in enumerate(record.devices):
             name = names.cdi_device(uid, recorded.holding.device, recorded.holding.share_id)
             more = told.get(recorded.request.partition("/")[0], cdi.ContainerEdits())
-            edits = self._edits.device(current[place])
-            devices[name] = cdi.merge(edits, _limits(recorded, current[place], record), more)
-        common = cdi.merge(self._edits.common(), *self._daemons(record))
-        return cdi.encode(cdi.claim_spec(uid, common=common, devices=devices))
+            serving = [daemon for daemon in daemons if recorded.holding.device in daemon.devices]
+            limits = _limits(recorded, current[place], record, under_mps=bool(serving))
+            devices[name] = cdi.merge(self._edits.device(current[place]), *self._reach(serving), limits, more)
+        return cdi.encode(cdi.claim_spec(uid, common=self._edits.common(), devices=devices))
 
-    def _daemons(self, record: Record) -> list[cdi.ContainerEdits]:
-        daemons = [effect for effect in record.effects if isinstance(effect, MpsDaemon)]
+    def _reach(self, daemons: Iterable[MpsDaemon]) -> list[cdi.ContainerEdits]:
+        """Return what reaching daemons takes. For who has their devices only: CUDA finds no other device there."""
         return [_as_cdi(self._daemon_edits(daemon)) for daemon in daemons] if self._daemon_edits is not None else []
 
 
@@ -176,7 +177,7 @@ def _as_cdi(edits: ClientEdits) -> cdi.ContainerEdits:
     return cdi.ContainerEdits(env=edits.env, mounts=mounts)
 
 
-def _limits(recorded: RecordedDevice, device: Device, record: Record) -> cdi.ContainerEdits:
+def _limits(recorded: RecordedDevice, device: Device, record: Record, *, under_mps: bool) -> cdi.ContainerEdits:
     """Tell the container the claim's part of a shared device. Only MPS enforces it; without, it is advice.
 
     Of several shares of one GPU, each tells their sum: a container that has all of them gets each variable only once.
@@ -187,6 +188,6 @@ def _limits(recorded: RecordedDevice, device: Device, record: Record) -> cdi.Con
     memory = sum(limits) if recorded.memory_limit is not None and len(limits) == len(shares) else None
     if memory is not None:
         env[f"GPU_DRA_MEMORY_LIMIT_{device.gpu.index}"] = whole_mib(memory)
-    if recorded.holding.share_id and any(isinstance(effect, MpsDaemon) for effect in record.effects):
+    if recorded.holding.share_id and under_mps:
         env.update(client_env(memory, recorded.thread_percentage))
     return cdi.ContainerEdits(env=MappingProxyType(env))

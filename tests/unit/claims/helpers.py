@@ -14,6 +14,7 @@ from driver.errors import ApiNotFoundError, DeviceNotReadyError
 from driver.model.device import Gpu, MigDevice, MigPartition
 from driver.model.mig import MigInstance, MigProfile, MigState, Placement
 from driver.model.snapshot import Snapshot
+from driver.sharing.base import client_edits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,7 +146,7 @@ class Node:
         store = RecordStore(self.claims_dir, on_quarantine=lambda entry: self.quarantined.append(entry.uid))
         state = ClaimState(
             store=store,
-            cdi=ClaimCdi(self.cdi, self.edits, lambda: self.snapshot),
+            cdi=ClaimCdi(self.cdi, self.edits, lambda: self.snapshot, lambda daemon: client_edits(daemon.id, "shm")),
             snapshot=lambda: self.snapshot,
             node=NODE,
             pool=NODE,

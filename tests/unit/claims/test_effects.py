@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -539,6 +540,16 @@ async def test_several_shares_of_one_gpu_in_one_claim_tell_their_sum(bench: Benc
     assert bench.cdi(1).count("GPU_DRA_MEMORY_LIMIT_1=40960M") == 2
     assert bench.cdi(1).count("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=40960M") == 2
     assert list(bench.hardware.daemons) == ["gpu-1"]
+
+
+async def test_a_daemon_is_reached_with_its_devices_only(bench: Bench) -> None:
+    """CUDA finds no other device there, so a container that has only another one must not go to it."""
+    results = [result("gpu-1", "shared"), result("gpu-2", "plain")]
+    bench.claims.add(claim(1, *results, config=config(MPS, requests=("shared",))))
+    assert isinstance(await bench.prepare(1), tuple)
+    written = json.loads(bench.cdi(1))
+    assert [one["name"].rpartition("-gpu-")[2] for one in written["devices"] if "MPS" in json.dumps(one)] == ["1"]
+    assert "MPS" not in json.dumps(written.get("containerEdits"))
 
 
 async def test_a_claim_may_not_make_the_shares_of_others_one_users(bench: Bench) -> None:
