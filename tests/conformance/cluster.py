@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from tests.conformance.connections import Connections
     from tests.conformance.driver_process import DriverProcess
     from tests.conformance.node import NodeFiles
 
@@ -86,6 +87,14 @@ class Cluster:
         """Start the driver again (restart-driver)."""
         raise NotImplementedError
 
+    async def driver_says(self, text: str) -> None:
+        """Wait until the driver's log has this text since its last start (restart-driver)."""
+        raise NotImplementedError
+
+    def connections(self) -> Connections:
+        """Return the driver's connections (see-node)."""
+        raise NotImplementedError
+
     def another_driver(self, settings: Mapping[str, str]) -> AbstractAsyncContextManager[DriverProcess]:
         """Run another instance of the driver beside it, as a rolling update does (restart-driver)."""
         raise NotImplementedError
@@ -106,6 +115,9 @@ class Cluster:
         """Start the kubelet again (restart-kubelet)."""
         raise NotImplementedError
 
-    def claims_unreadable(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
-        """Let the API server fail whenever the driver reads a claim; the value waits until it has (api-faults)."""
+    def claims_unreadable(self, status: int = 503) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Let the API server fail whenever the driver reads a claim; the value waits until it has (api-faults).
+
+        The driver tries again what may pass, as 503; what may not, as 403, fails the call.
+        """
         raise NotImplementedError

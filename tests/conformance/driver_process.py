@@ -23,6 +23,7 @@ class DriverProcess:
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
         self._arguments, self._log = arguments, log
         self._process: subprocess.Popen[bytes] | None = None
+        self._since = 0  # bytes of the log that are of former runs
         self.settings: dict[str, str] = {}
         """More settings, by flag; they take effect at the next start, and go before those of the arguments."""
 
@@ -31,8 +32,15 @@ class DriverProcess:
         """Say whether it runs."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        assert self._process is not None, "start it first"
+        return self._process.pid
+
     def start(self) -> None:
         """Start it."""
+        self._since = self._log.stat().st_size if self._log.exists() else 0
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPU_DRA_")}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -70,10 +78,10 @@ class DriverProcess:
             await other.ended(signal.SIGKILL)
 
     async def says(self, text: str, patience: float) -> None:
-        """Wait until a line of its log has this text."""
+        """Wait until its log has this text since its start."""
         try:
             async with asyncio.timeout(patience):
-                while text not in self._log.read_text(errors="replace"):
+                while text.encode() not in self._log.read_bytes()[self._since :]:
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"the driver has not said {text!r} after {patience:g} s:\n{self.tail()}") from None

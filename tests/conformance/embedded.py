@@ -16,11 +16,11 @@ from driver.localcluster.cluster import LocalCluster
 from driver.localcluster.kubelet.times import Times
 from tests.conformance import cluster, install
 from tests.conformance.driver_process import DriverProcess
+from tests.conformance.here import DriverHere
 from tests.conformance.node import NodeFiles
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-    from contextlib import AbstractAsyncContextManager
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 NODE = "node-a"
 TIMES = Times(
@@ -35,7 +35,7 @@ TIMES = Times(
 """A kubelet's waits, shortened; a driver that is away loses its slices after 30 s, as on a real one."""
 
 
-class EmbeddedCluster(cluster.Cluster):
+class EmbeddedCluster(DriverHere):
     """One node, with the driver as a process."""
 
     capabilities = frozenset(cluster.WHY_NOT)
@@ -45,13 +45,17 @@ class EmbeddedCluster(cluster.Cluster):
         # Unix sockets need a short path, so it is not below whatever TMPDIR says.
         self.root = Path(tempfile.mkdtemp(prefix="gc", dir="/tmp"))
         self._cluster = LocalCluster(self.root, nodes=(NODE,), kubernetes=kubernetes, times=TIMES)
-        super().__init__(self._cluster.kubeconfig)
-        self._driver = DriverProcess(self._cluster.agent_command(NODE, gpus=gpus)[1:], self.root / "driver.log")
+        node = self._cluster.node(NODE)
+        super().__init__(
+            self._cluster.kubeconfig,
+            None,
+            driver=DriverProcess(self._cluster.agent_command(NODE, gpus=gpus)[1:], self.root / "driver.log"),
+            node_name=NODE,
+            files=NodeFiles(node.kubelet_root, node.cdi_dirs[1]),
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="embedded cluster", daemon=True)
-        node = self._cluster.node(NODE)
         self._kubelet, self._kubelet_runs = node.kubelet, True
-        self._files = NodeFiles(node.kubelet_root, node.cdi_dirs[1])
 
     def start(self) -> None:
         """Start the cluster, install the device classes, start the driver."""
@@ -71,49 +75,13 @@ class EmbeddedCluster(cluster.Cluster):
         shutil.rmtree(self.root, ignore_errors=True)
 
     async def heal(self) -> str:
-        """Start the driver and the kubelet if they do not run."""
+        """Start the kubelet and the driver if they do not run."""
         stopped = []
         if not self._kubelet_runs:
             stopped.append("the kubelet was stopped")
             await self.start_kubelet()
-        if not self._driver.runs:
-            stopped.append("the driver had ended")
-            self._driver.start()
-        return " and ".join(stopped)
-
-    def about(self) -> str:
-        """Return the end of the driver's log."""
-        return self._driver.tail()
-
-    @property
-    def node(self) -> NodeFiles:
-        """The node's files."""
-        return self._files
-
-    async def stop_driver(self) -> None:
-        """End the driver with SIGTERM."""
-        status = await self._driver.ended()
-        assert status == 0, f"the driver ended with status {status} on SIGTERM:\n{self.about()}"
-
-    async def kill_driver(self) -> None:
-        """End the driver with SIGKILL."""
-        await self._driver.ended(signal.SIGKILL)
-
-    async def start_driver(self) -> None:
-        """Start the driver."""
-        self._driver.start()
-
-    def another_driver(self, settings: Mapping[str, str]) -> AbstractAsyncContextManager[DriverProcess]:
-        """Run another instance beside the driver."""
-        return self._driver.beside(settings)
-
-    async def configure_driver(self, settings: Mapping[str, str]) -> None:
-        """Start the driver anew if it has other settings."""
-        if self._driver.settings != settings:
-            await self.stop_driver()
-            await install.remove_slices(self.kubeconfig, None, NODE)
-            self._driver.settings = dict(settings)
-            self._driver.start()
+        driver = await super().heal()
+        return " and ".join([*stopped, *([driver] if driver else [])])
 
     async def stop_kubelet(self) -> None:
         """End the kubelet; containers run on."""
@@ -126,14 +94,14 @@ class EmbeddedCluster(cluster.Cluster):
         self._kubelet_runs = True
 
     @contextlib.asynccontextmanager
-    async def claims_unreadable(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    async def claims_unreadable(self, status: int = 503) -> AsyncIterator[Callable[[], Awaitable[None]]]:
         """Let every read of a single claim fail; the suite itself only lists and watches them."""
 
         async def reached() -> None:
             await fault.reached.wait()
 
         faults = self._cluster.apiserver.faults
-        fault = faults.add(Fault.on("get", "resourceclaims", status=503, message="etcd is away (a fault to order)"))
+        fault = faults.add(Fault.on("get", "resourceclaims", status=status, message="a fault to order"))
         try:
             yield lambda: self._within(reached())
         finally:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from asyncinotify import Inotify, Mask
 
+from tests.conformance.herald import announced
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
 _CHANGES = Mask.CREATE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
@@ -20,7 +23,30 @@ class NodeFiles:
 
     def __init__(self, kubelet_root: Path, cdi_dir: Path) -> None:
         self._cdi_dir = cdi_dir
+        self._kubelet_root = kubelet_root
         self._state = kubelet_root / "plugins/gpu.nvidia.com"
+
+    @property
+    def sockets(self) -> Path:
+        """The directory of the driver's service socket."""
+        return self._state
+
+    def announced(self, name: str, patience: float) -> AbstractAsyncContextManager[None]:
+        """Have the driver's service registered with the kubelet by somebody else (see herald.py)."""
+        return announced(self._kubelet_root, name, patience)
+
+    async def service_socket_comes_back(self, patience: float) -> None:
+        """Delete the driver's service socket; return when there is one again."""
+        socket = self._state / "dra.sock"
+        with Inotify() as watch:
+            watch.add_watch(self._state, _CHANGES)
+            socket.unlink()
+            try:
+                async with asyncio.timeout(patience):
+                    while not socket.is_socket():
+                        await watch.get()
+            except TimeoutError:
+                raise AssertionError(f"there is no socket {socket} again after {patience:g} s") from None
 
     def left_of(self, claim_uid: str) -> list[str]:
         """Return the files that there are for a claim."""

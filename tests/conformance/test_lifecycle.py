@@ -121,6 +121,8 @@ async def test_a_pod_deleted_while_the_driver_is_away_is_unprepared_after(case, 
     try:
         await case.api.delete(case.path("Pod", "pod"))
         await case.wait.one("Pod", "pod", lambda pod: "deletionTimestamp" in pod["metadata"], "is to be deleted")
+        if case.cluster.can("restart-kubelet"):  # the embedded one, which tells of what others only log
+            await case.event("FailedUnprepareDynamicResources", about="pod")
     finally:
         await case.cluster.start_driver()
     await case.wait.gone("Pod", "pod")
@@ -188,6 +190,17 @@ async def test_a_pod_runs_although_the_api_server_fails_for_a_while(case):
     await case.running("pod")
     assert await case.seen("pod") == uuids(await case.given("pod"))
     assert not await case.events("FailedPrepareDynamicResources", about="pod")
+
+
+@pytest.mark.needs("api-faults")
+async def test_a_pod_stays_pending_while_its_claim_cannot_be_prepared_and_runs_after(case):
+    """A failure that will not pass within the call is the kubelet's to come back for."""
+    async with case.cluster.claims_unreadable(403):
+        await case.create(m.template("one"), m.pod("pod", [m.from_template("one")]))
+        assert "a fault to order" in await case.event("FailedPrepareDynamicResources", about="pod")
+        assert (await case.api.get(case.path("Pod", "pod")))["status"]["phase"] == "Pending"
+    await case.running("pod")
+    assert await case.seen("pod") == uuids(await case.given("pod"))
 
 
 def _versions(slices):

@@ -57,6 +57,15 @@ async def settings_of(case, pod, kind):
     return [found.get(gpu.uuid) for gpu in await case.given(pod)]
 
 
+async def told_devices(case, claim):
+    """Return what the driver tells of a claim's devices in its status."""
+
+    def devices(found):
+        return found["status"].get("devices")
+
+    return devices(await case.wait.one("ResourceClaim", claim["metadata"]["name"], devices, "tells of its devices"))
+
+
 # --- time-slicing ----------------------------------------------------------------------------------------------------
 
 
@@ -87,6 +96,18 @@ async def test_parameters_of_the_class_hold_unless_the_claim_has_some(case, clai
         await case.running("pod")
         assert await settings_of(case, "pod", "timeSlice") == [level]
         await gone(case, "pod")
+
+
+@pytest.mark.driver(gpus="h100:2")
+async def test_parameters_reach_the_requests_that_they_name(case):
+    spec = m.devices(m.request("plain"), m.request("shared"), config=(gpu_config(mps(), "shared"),))
+    containers = [m.container(name, f"gpu/{name}", command=ENVIRONMENT) for name in ("plain", "shared")]
+    await case.create(m.template("two", spec), m.pod("pod", [m.from_template("two")], *containers))
+    await case.running("pod")
+    assert "CUDA_MPS_PIPE_DIRECTORY" in await case.output("pod", "shared")
+    assert "CUDA_MPS" not in await case.output("pod", "plain")
+    for name in ("plain", "shared"):
+        assert await case.seen("pod", name) == uuids(await case.given("pod", request=name))
 
 
 # --- MPS -------------------------------------------------------------------------------------------------------------
@@ -151,6 +172,23 @@ async def test_pods_share_a_gpu_by_memory_and_are_told_their_limits(case):
 
 
 @SHARED_BY_MEMORY
+async def test_two_shares_of_one_gpu_in_one_pod_have_an_id_each(case):
+    """The kubelet asks for both claims in one call."""
+    sizes = {"small": "20Gi", "large": "40Gi"}
+    await case.create(*(m.template(name, m.devices(share(memory))) for name, memory in sizes.items()))
+    containers = [m.container(name, name, command=ENVIRONMENT) for name in sizes]
+    await case.create(m.pod("pod", [m.from_template(name, name) for name in sizes], *containers))
+    await case.running("pod")
+    assert "GPU_DRA_MEMORY_LIMIT_0=20480M" in await case.output("pod", "small")
+    assert "GPU_DRA_MEMORY_LIMIT_0=40960M" in await case.output("pod", "large")
+    assert await case.seen("pod", "small") == await case.seen("pod", "large")
+    claims = [await case.claim_of("pod", name) for name in sizes]
+    ids = {one["shareID"] for claim in claims for one in results(claim)}
+    assert len(ids) == len(uuids(await case.given("pod", "small") + await case.given("pod", "large"))) * 2 == 2
+    assert ids == {one["shareID"] for claim in claims for one in await told_devices(case, claim)}
+
+
+@SHARED_BY_MEMORY
 async def test_a_share_that_does_not_fit_waits(case):
     await create(case, "first", share("50Gi"))
     await case.running("first")
@@ -193,6 +231,8 @@ async def test_shares_that_want_different_settings_of_one_gpu_are_refused(case):
     await create(case, "pod", share("20Gi"), config=(gpu_config(slicing("Short")),))
     assert "give both the same parameters" in await refusal(case)
     assert (await case.running("first"))[0]["status"]["phase"] == "Running"
+    await gone(case, "first")
+    await case.running("pod")
 
 
 @pytest.mark.driver(gpus="h100", shares="2")
