@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from driver.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 _TEMP_SUFFIX = ".tmp"
@@ -28,13 +28,18 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
 
     :raises StorageError: the file is as it was, no temporary file is left.
     """
-    with _Draft(path, data, mode) as draft:
+    draft = _Draft(path, data, mode)
+    try:
+        draft.write()
         if durable:
             draft.sync()
         draft.place()
-    if durable:
-        with _storage_errors("sync", path.parent):
+        if durable:
             sync_directory(path.parent)
+    except OSError as exc:
+        raise _failure("write", path, exc) from exc
+    finally:
+        draft.discard()
 
 
 def write_all(contents: Mapping[Path, bytes], *, mode: int = 0o600) -> dict[Path, StorageError]:
@@ -44,21 +49,19 @@ def write_all(contents: Mapping[Path, bytes], *, mode: int = 0o600) -> dict[Path
     one sync per directory. If a directory can't be synced, its files count as failed, though they may be replaced.
     """
     failed: dict[Path, StorageError] = {}
-    drafts: list[_Draft] = []
-    with contextlib.ExitStack() as stack:
-
-        def each(step: Callable[[_Draft], None]) -> None:
+    drafts = [_Draft(path, data, mode) for path, data in contents.items()]
+    try:
+        for step in (_Draft.write, _Draft.sync, _Draft.place):
             for draft in drafts:
                 if draft.path not in failed:
-                    with _noted(failed, draft.path):
+                    try:
                         step(draft)
-
-        for path, data in contents.items():
-            with _noted(failed, path):
-                drafts.append(stack.enter_context(_Draft(path, data, mode)))
-        each(_Draft.sync)
-        each(_Draft.place)
-    failed.update(_sync_parents(path for path in contents if path not in failed))
+                    except OSError as exc:
+                        failed[draft.path] = _failure("write", draft.path, exc)
+    finally:
+        for draft in drafts:
+            draft.discard()
+    failed.update(_sync_parents([path for path in contents if path not in failed]))
     return failed
 
 
@@ -81,18 +84,22 @@ def remove(path: Path, *, durable: bool = True) -> bool:
 
     :raises StorageError: it is still there.
     """
-    with _storage_errors("remove", path):
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            return False
+    try:
+        os.unlink(path)  # noqa: PTH108 (hot path)
         if durable:
             sync_directory(path.parent)
-        return True
+    except FileNotFoundError:
+        return False
+    except OSError as exc:
+        raise _failure("remove", path, exc) from exc
+    return True
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames and removals in `path` survive a power cut."""
+    """Make renames and removals in `path` survive a power cut.
+
+    :raises OSError: it is not there, or can't be synced.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -113,7 +120,7 @@ def sweep(directory: Path) -> int:
 
 
 class _Draft:
-    """A new content of `path` in a temporary file beside it; removed on leaving the context unless it was placed."""
+    """A new content of `path` in a temporary file beside it, which `discard` removes unless it was placed."""
 
     def __init__(self, path: Path, data: bytes, mode: int) -> None:
         self.path = path
@@ -122,28 +129,7 @@ class _Draft:
         self._temp = f"{path.parent}/.{path.name}.{secrets.token_hex(4)}{_TEMP_SUFFIX}"
         self._handle = -1
 
-    def __enter__(self) -> _Draft:
-        with _storage_errors("write", self.path):
-            try:
-                self._write()
-            except BaseException:
-                self._discard()
-                raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._discard()
-
-    def sync(self) -> None:
-        with _storage_errors("write", self.path):
-            os.fsync(self._handle)
-
-    def place(self) -> None:
-        with _storage_errors("write", self.path):
-            os.replace(self._temp, self.path)  # noqa: PTH105 (hot path)
-            self._temp = ""
-
-    def _write(self) -> None:
+    def write(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._handle = os.open(self._temp, flags, self._mode)
         os.fchmod(self._handle, self._mode)
@@ -151,40 +137,33 @@ class _Draft:
         while view:
             view = view[os.write(self._handle, view) :]
 
-    def _discard(self) -> None:
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+    def sync(self) -> None:
+        os.fsync(self._handle)
+
+    def place(self) -> None:
+        os.replace(self._temp, self.path)  # noqa: PTH105 (hot path)
+        self._temp = ""
+
+    def discard(self) -> None:
+        if self._handle < 0:
+            return
+        os.close(self._handle)
+        self._handle = -1
         if self._temp:
             with contextlib.suppress(OSError):
                 os.unlink(self._temp)  # noqa: PTH108 (hot path)
 
 
-def _sync_parents(paths: Iterable[Path]) -> dict[Path, StorageError]:
+def _sync_parents(paths: Sequence[Path]) -> dict[Path, StorageError]:
     failed: dict[Path, StorageError] = {}
-    by_directory: dict[Path, list[Path]] = {}
-    for path in paths:
-        by_directory.setdefault(path.parent, []).append(path)
-    for directory, members in by_directory.items():
+    for directory in {path.parent for path in paths}:
         try:
-            with _storage_errors("sync", directory):
-                sync_directory(directory)
-        except StorageError as exc:
-            failed.update(dict.fromkeys(members, exc))
+            sync_directory(directory)
+        except OSError as exc:
+            error = _failure("sync", directory, exc)
+            failed.update((path, error) for path in paths if path.parent == directory)
     return failed
 
 
-@contextlib.contextmanager
-def _noted(failed: dict[Path, StorageError], path: Path) -> Iterator[None]:
-    try:
-        yield
-    except StorageError as exc:
-        failed[path] = exc
-
-
-@contextlib.contextmanager
-def _storage_errors(operation: str, path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as exc:
-        raise StorageError(f"cannot {operation} {path}: {exc.strerror or exc}") from exc
+def _failure(operation: str, path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot {operation} {path}: {error.strerror or error}")

@@ -6,6 +6,7 @@ Each device has a variable of its own, so that any devices meet in one container
 from __future__ import annotations
 
 import logging
+import os
 import stat
 from importlib import resources
 from types import MappingProxyType
@@ -19,7 +20,6 @@ from driver.model.quantity import MI
 from driver.model.snapshot import DriverVersions
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable
     from pathlib import Path
 
@@ -143,7 +143,8 @@ class Script:
         :raises DeviceNotReadyError: it can't be put there.
         """
         try:
-            if self._identity() is None or self._identity() != self._good:
+            found = self._identity()
+            if found is None or found != self._good:
                 self._repair()
         except (OSError, StorageError) as exc:
             raise DeviceNotReadyError(f"cannot put the fake nvidia-smi at {self._path}: {exc}") from exc
@@ -174,6 +175,6 @@ class Script:
 
     def _status(self) -> os.stat_result | None:
         try:
-            return self._path.lstat()
+            return os.lstat(self._path)
         except FileNotFoundError:
             return None

@@ -85,13 +85,11 @@ class CdiStore:
         return same
 
     def intact(self, claim_uid: str) -> bool:
-        """Say whether the file is still the very one that this object wrote or found right; one stat, any thread.
-
-        :raises InvalidValueError: the UID is no UID.
-        """
-        known = self._known.get(claim_uid)
+        """Say whether the file is still the very one that this object wrote or found right; one stat, any thread."""
+        known = self._known.get(claim_uid)  # nothing is known of a UID that is none
+        path = f"{self._directory}/{_PREFIX}{claim_uid}{_SUFFIX}"
         try:
-            return known is not None and known == _signature(os.stat(self.path(claim_uid)))  # noqa: PTH116 (hot path)
+            return known is not None and known == _signature(os.stat(path))  # noqa: PTH116 (hot path)
         except OSError:
             return False
 
@@ -148,16 +146,16 @@ class CdiStore:
         return removed
 
     def _refuse_twin(self, path: Path) -> None:
-        twin = path.with_suffix(".yaml")
+        twin = f"{str(path).removesuffix(_SUFFIX)}.yaml"
         if os.path.lexists(twin):
             raise StorageError(
                 f"cannot write {path}: {twin} defines the same devices, and the container runtime would resolve"
-                f" neither; remove {twin.name}, which another driver left"
+                f" neither; remove {twin}, which another driver left"
             )
 
     def _remember(self, claim_uid: str, path: Path) -> None:
         with contextlib.suppress(OSError):
-            self._known[claim_uid] = _signature(path.stat())
+            self._known[claim_uid] = _signature(os.stat(path))  # noqa: PTH116 (hot path)
 
     def _make_directory(self) -> None:
         try:

@@ -134,7 +134,7 @@ class ClaimCdi:
         devices = {}
         for place, recorded in enumerate(record.devices):
             name = names.cdi_device(uid, recorded.holding.device, recorded.holding.share_id)
-            more = told.get(recorded.request.partition("/")[0], cdi.ContainerEdits())
+            more = told.get(recorded.request.partition("/")[0], cdi.NO_EDITS)
             serving = [daemon for daemon in daemons if recorded.holding.device in daemon.devices]
             limits = _limits(recorded, current[place], record, under_mps=bool(serving))
             devices[name] = cdi.merge(self._edits.device(current[place]), *self._reach(serving), limits, more)
@@ -182,6 +182,8 @@ def _limits(recorded: RecordedDevice, device: Device, record: Record, *, under_m
 
     Of several shares of one GPU, each tells their sum: a container that has all of them gets each variable only once.
     """
+    if recorded.memory_limit is None and not recorded.holding.share_id:
+        return cdi.NO_EDITS
     env = {}
     shares = [one for one in record.devices if one.holding.gpu_uuid == recorded.holding.gpu_uuid]
     limits = [one.memory_limit for one in shares if one.memory_limit is not None]

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -27,7 +26,6 @@ from driver.claims.operations import (
     Complete,
     Drop,
     Observe,
-    Operation,
     Outcome,
     Pending,
     Prepare,
@@ -38,6 +36,7 @@ from driver.claims.operations import (
 from driver.claims.recording import daemons
 from driver.claims.retry import Retry
 from driver.claims.strays import remove_strays
+from driver.claims.turns import Turns
 from driver.errors import (
     ApiNotFoundError,
     ClaimRefusedError,
@@ -94,9 +93,7 @@ class ClaimEngine:
         self._runner = runner
         self._locks = locks
         self._changing: set[asyncio.Task[Any]] = set()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="claims")
-        self._queue: list[tuple[Operation, asyncio.Future[Outcome]]] = []
-        self._worker: asyncio.Task[None] | None = None
+        self._turns = Turns(state)
         self._retry = Retry(state.waits_for)
 
     async def prepare(
@@ -134,21 +131,21 @@ class ClaimEngine:
 
         :raises StorageError: the state can't be read.
         """
-        return tuple(record for record in await self._on_thread(self._state.records) if self._state.current(record))
+        return tuple(record for record in await self._turns.run(self._state.records) if self._state.current(record))
 
     async def recover(self) -> None:
         """Clean up what a crash left. Call once, before serving.
 
         :raises StorageError: the state can't be used.
         """
-        await self._on_thread(self._state.recover)
+        await self._turns.run(self._state.recover)
 
     async def refresh_cdi(self) -> None:
         """Rebuild CDI files that vanished or that another driver version changes. Call for each new snapshot.
 
         :raises StorageError: the state can't be read.
         """
-        await self._on_thread(self._state.refresh_cdi)
+        await self._turns.run(self._state.refresh_cdi)
 
     def cdi_is_missing(self) -> bool:
         """Say whether a prepared claim lacks its CDI file, as far as is known without a look at the disk's records."""
@@ -159,7 +156,7 @@ class ClaimEngine:
 
         :raises StorageError: the state can't be read.
         """
-        records = await self._on_thread(self._state.records)
+        records = await self._turns.run(self._state.records)
         released = await asyncio.gather(*(self._release_if_gone(record) for record in records))
         await self._remove_strays()
         return sum(released)
@@ -195,15 +192,14 @@ class ClaimEngine:
         """Finish what is under way and stop the thread."""
         if self._changing:
             await asyncio.wait(self._changing)
-        if self._worker is not None:
-            await asyncio.wait([self._worker])
-        self._thread.shutdown(wait=False)
+        await self._turns.aclose()
 
     # --- one claim ---------------------------------------------------------------------------------------------------
 
     async def _prepare_once(self, ref: ClaimRef, since: int) -> Answer:
         try:
-            claim = await self._claims.claim(ref.namespace, ref.name)
+            with self._turns.reading():
+                claim = await self._claims.claim(ref.namespace, ref.name)
         except ApiNotFoundError as exc:
             raise ClaimRefusedError(f"claim {ref} does not exist any more") from exc
         allocated = allocation.decode(claim, ref)
@@ -217,7 +213,7 @@ class ClaimEngine:
         return await self._admit(allocated, since)
 
     async def _admit(self, allocated: Allocation, since: int) -> Answer:
-        outcome = await self._submit(Prepare(allocation=allocated, since=since))
+        outcome = await self._turns.do(Prepare(allocation=allocated, since=since))
         match outcome:
             case Observe():
                 gpus = gpus_of(outcome.effects)
@@ -248,7 +244,7 @@ class ClaimEngine:
         await remove_strays(
             self._runner,
             self._locks,
-            is_owned=lambda made: self._on_thread(lambda: self._state.owns(made)),
+            is_owned=lambda made: self._turns.run(lambda: self._state.owns(made)),
             used_claims=self._used_claims,
         )
 
@@ -279,14 +275,14 @@ class ClaimEngine:
     async def _change(self, allocated: Allocation, since: int, gpus: tuple[str, ...]) -> Answer:
         """Prepare a claim that changes GPUs, or whose record did."""
         async with self._locks.hold(gpus):
-            outcome = within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
+            outcome = within(gpus, await self._turns.do(Prepare(allocation=allocated, since=since)))
             if isinstance(outcome, Undo):
                 await self._undo(outcome)
-                outcome = within(gpus, await self._submit(Prepare(allocation=allocated, since=since)))
+                outcome = within(gpus, await self._turns.do(Prepare(allocation=allocated, since=since)))
             found: Mapping[Key, object] = {}
             while isinstance(outcome, Observe):  # again, if meanwhile another claim gave up what was known of it
                 found = {**found, **await self._runner.observe(outcome.unknown)}
-                outcome = within(gpus, await self._submit(Prepare(allocation=allocated, since=since, found=found)))
+                outcome = within(gpus, await self._turns.do(Prepare(allocation=allocated, since=since, found=found)))
             if isinstance(outcome, Pending):
                 return await self._carry_out(outcome.record, since)
             return _answer(outcome)
@@ -298,7 +294,7 @@ class ClaimEngine:
             for effect in record.effects:
                 done.append(await self._runner.apply(effect, done, record.claim.uid))
             ready = replace(record, effects=tuple(done), ready=True)
-            return _answer(await self._submit(Complete(record=ready, since=since)))
+            return _answer(await self._turns.do(Complete(record=ready, since=since)))
         except DriverError as exc:
             await self._roll_back(record, exc)
             raise
@@ -307,14 +303,14 @@ class ClaimEngine:
         """Undo an intent. If that fails, too, the record stays, and the next try begins with it."""
         log.warning("Preparing claim %s failed: %s. Undoing it", record.claim, cause)
         try:
-            outcome = await self._submit(Abandon(record=record))
+            outcome = await self._turns.do(Abandon(record=record))
             if isinstance(outcome, Undo):
                 await self._undo(outcome)
         except DriverError as exc:
             log.warning("The preparation of claim %s can't be undone now, that is tried again: %s", record.claim, exc)
 
     async def _release(self, operation: Unprepare) -> None:
-        outcome = await self._submit(operation)
+        outcome = await self._turns.do(operation)
         if isinstance(outcome, Undo):
             if operation.only_if is not None:
                 operation = replace(operation, only_if=outcome.record)  # which now says that it is half undone
@@ -324,7 +320,7 @@ class ClaimEngine:
 
     async def _release_locked(self, operation: Unprepare, gpus: tuple[str, ...]) -> None:
         async with self._locks.hold(gpus):
-            outcome = within(gpus, await self._submit(operation))
+            outcome = within(gpus, await self._turns.do(operation))
             if isinstance(outcome, Undo):
                 await self._undo(outcome)
             elif isinstance(outcome, DriverError):
@@ -333,7 +329,7 @@ class ClaimEngine:
     async def _undo(self, undo: Undo) -> None:
         for effect in undo.effects:
             await self._runner.undo(effect)
-        outcome = await self._submit(Drop(record=undo.record))
+        outcome = await self._turns.do(Drop(record=undo.record))
         if isinstance(outcome, DriverError):
             raise outcome
 
@@ -348,37 +344,6 @@ class ClaimEngine:
         self._changing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("a change of GPUs failed: %s", error)
-
-    # --- turns in the critical section -------------------------------------------------------------------------------
-
-    async def _submit(self, operation: Operation) -> Outcome:
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._queue.append((operation, future))
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.create_task(self._work(), name="claims")
-        return await future
-
-    async def _work(self) -> None:
-        """Run batches until nothing waits: whatever became ready during one batch makes up the next."""
-        while self._queue:
-            batch = [(operation, future) for operation, future in self._queue if not future.done()]
-            self._queue.clear()
-            outcomes = await self._run([operation for operation, _ in batch])
-            for (_, future), outcome in zip(batch, outcomes, strict=True):
-                if not future.done():
-                    future.set_result(outcome)
-
-    async def _run(self, operations: list[Operation]) -> list[Outcome]:
-        try:
-            return await self._on_thread(lambda: self._state.run(operations))
-        except DriverError as exc:
-            return [exc] * len(operations)
-        except Exception as exc:
-            log.exception("Internal error while changing claims")
-            return [DriverError(f"internal error: {exc!r}; see the driver's log")] * len(operations)
-
-    async def _on_thread(self, function: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
 
 def _answer(outcome: Outcome) -> Answer:

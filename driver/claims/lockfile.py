@@ -37,6 +37,7 @@ class LockFile:
         self.lost = False
         self.waiting = False
         self._handle = -1
+        self._tombs: bytes | None = None  # as read since the lock was taken
         self._turn = -1
 
     def __enter__(self) -> LockFile:
@@ -57,6 +58,7 @@ class LockFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._tombs = None
         fcntl.flock(self._handle, fcntl.LOCK_UN)
 
     def bury(self, uid: str) -> None:
@@ -70,6 +72,7 @@ class LockFile:
         if position < 0:
             position = self._next_slot(tombs)
         try:
+            self._tombs = None
             os.pwrite(self._handle, entry.ljust(_SLOT - 1) + b"\n", position - position % _SLOT)
         except OSError as exc:
             raise StorageError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
@@ -105,10 +108,12 @@ class LockFile:
                 self.waiting = False
 
     def _read(self) -> bytes:
-        try:
-            return os.pread(self._handle, SLOTS * _SLOT, 0)
-        except OSError as exc:
-            raise StorageError(f"cannot read {self.path}: {exc.strerror or exc}") from exc
+        if self._tombs is None:
+            try:
+                self._tombs = os.pread(self._handle, SLOTS * _SLOT, 0)
+            except OSError as exc:
+                raise StorageError(f"cannot read {self.path}: {exc.strerror or exc}") from exc
+        return self._tombs
 
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -236,6 +236,8 @@ class ClaimState:
         return make_plan(allocation, snapshot=snapshot, pool=self._pool, held=held, node=self._node, made=made)
 
     def _check_agreement(self, plan: Plan, others: Sequence[Record]) -> None:
+        if not plan.effects and not any(other.effects for other in others):
+            return  # nobody changes anything: by far the most claims
         mine = {one.holding.device: one.holding.gpu_uuid for one in plan.devices if not one.holding.admin_access}
         shared = {
             other.claim.uid: [mine[one.device] for one in other.holdings if one.device in mine and not one.admin_access]

@@ -109,9 +109,10 @@ class RecordStore:
         known = self._signatures.get(uid)  # before the record: it is set after it
         record = self._records.get(uid)
         try:
-            return record if known == _signature(os.stat(self._path(uid))) else None  # noqa: PTH116 (hot path)
+            same = known is not None and known == _signature(os.stat(f"{self.directory}/{uid}.json"))  # noqa: PTH116
         except OSError:
             return None
+        return record if same else None
 
     def put(self, records: Sequence[Record]) -> dict[str, StorageError]:
         """Write records durably; return what failed, by UID."""
@@ -206,7 +207,7 @@ class RecordStore:
     def _remember(self, record: Record, path: Path) -> None:
         self._records[record.claim.uid] = record
         with contextlib.suppress(OSError):
-            self._signatures[record.claim.uid] = _signature(path.stat())
+            self._signatures[record.claim.uid] = _signature(os.stat(path))  # noqa: PTH116 (hot path)
 
 
 def _signature(stat: os.stat_result) -> _Signature:

@@ -38,6 +38,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     def __init__(self, observer: CallObserver) -> None:
         self._observer = observer
+        self._wrapped: dict[grpc.RpcMethodHandler[Any, Any], grpc.RpcMethodHandler[Any, Any]] = {}
 
     async def intercept_service(
         self,
@@ -46,10 +47,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Return the method's handler, wrapped."""
         handler = await continuation(handler_call_details)
-        method = handler_call_details.method
         if handler is None:
-            log.warning("the kubelet called an unknown method %s", method)
+            log.warning("the kubelet called an unknown method %s", handler_call_details.method)
             return None
+        if handler not in self._wrapped:
+            self._wrapped[handler] = self._wrap(handler_call_details.method, handler)
+        return self._wrapped[handler]
+
+    def _wrap(self, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
                 self._unary(method, handler.unary_unary), handler.request_deserializer, handler.response_serializer

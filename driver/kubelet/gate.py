@@ -46,10 +46,7 @@ class GatedClaims:
     ) -> Mapping[str, tuple[PreparedDevice, ...] | DriverError]:
         """Prepare claims as soon as the GPUs are known; those that are unprepared meanwhile stay so (S10)."""
         since = time.monotonic_ns()
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._ready.wait()
-        except TimeoutError:
+        if not self._ready.is_set() and not await self._becomes_ready(deadline):
             error = DeviceNotReadyError("the GPU driver has not told yet which GPUs there are; see the agent's log")
             return {ref.uid: error for ref in refs}
         return await self._claims.prepare(refs, deadline=deadline, since=since)
@@ -57,3 +54,10 @@ class GatedClaims:
     async def unprepare(self, refs: Sequence[ClaimRef], *, deadline: float) -> Mapping[str, DriverError | None]:
         """Undo what was prepared."""
         return await self._claims.unprepare(refs, deadline=deadline)
+
+    async def _becomes_ready(self, deadline: float) -> bool:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._ready.wait()
+        except TimeoutError:
+            return False
