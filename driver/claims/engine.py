@@ -154,9 +154,11 @@ class ClaimEngine:
     async def reconcile(self) -> int:
         """Give up the records of claims that are gone and that no pod uses (S7), and strays; return how many records.
 
+        Those that can't be read are among them, as far as their bytes still say whose they are.
+
         :raises StorageError: the state can't be read.
         """
-        records = await self._turns.run(self._state.records)
+        records = (*await self._turns.run(self._state.records), *await self._turns.run(self._state.doubtful))
         released = await asyncio.gather(*(self._release_if_gone(record) for record in records))
         await self._remove_strays()
         return sum(released)
@@ -233,7 +235,8 @@ class ClaimEngine:
         :raises DeviceNotReadyError: the holder is on its way out, so waiting helps.
         :raises DeviceHeldError: the holder has a right to the device.
         """
-        holder = next((record for record in await self.records() if record.claim.uid == held.holder), None)
+        records = (*await self.records(), *await self._turns.run(self._state.doubtful))
+        holder = next((record for record in records if record.claim.uid == held.holder), None)
         if holder is None or await self._release_if_gone(holder):
             return
         if await self._is_gone(holder):

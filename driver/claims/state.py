@@ -113,6 +113,16 @@ class ClaimState:
             self._store.refresh()
             return tuple(self._store.records.values())
 
+    def doubtful(self) -> tuple[Record, ...]:
+        """Return what unreadable records of this boot seem to be, where giving them up takes no effect's undoing.
+
+        :raises StorageError: the state can't be read or locked.
+        """
+        with self._store.lock:
+            self._store.refresh()
+            found = [entry.salvaged for entry in self._store.quarantined.values() if entry.salvaged is not None]
+            return tuple(record for record in found if self.current(record) and not record.effects)
+
     def owns(self, made: Made) -> bool:
         """Say whether a record of this boot, or one that can't be read, may own a MIG device that this driver made.
 
@@ -276,12 +286,12 @@ class ClaimState:
     def _release(self, operation: Unprepare, writes: list[Record], drops: list[str]) -> Outcome:
         uid = operation.uid
         record = self._store.records.get(uid)
-        if operation.only_if is not None and record != operation.only_if:
+        entry = self._store.quarantined.get(uid)
+        salvaged = entry.salvaged if entry is not None else None
+        if operation.only_if is not None and (record or salvaged) != operation.only_if:
             return None
         if operation.only_if is None or operation.only_if.ready:
             self._store.lock.bury(uid)  # undoing a half-done try is no unprepare: the kubelet's next try may be here
-        entry = self._store.quarantined.get(uid)
-        salvaged = entry.salvaged if entry is not None else None
         if record is None and entry is not None and (salvaged is None or salvaged.effects):
             raise RecordError(
                 f"the record of claim {operation.claim} can't be read ({entry.reason}), so nothing tells what was "

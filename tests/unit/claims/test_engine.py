@@ -591,6 +591,41 @@ async def test_S1_an_unreadable_record_is_reported_once_and_defends_its_gpu_afte
     assert node.quarantined == [uid(1)]
 
 
+async def test_S7_an_unreadable_record_whose_bytes_name_a_claim_that_is_gone_is_given_up(
+    node: Node, claims: Claims
+) -> None:
+    for number in (1, 2):
+        claims.add(claim(number, result(f"gpu-{number - 1}")))
+    claims.add(claim(3, result("gpu-0")))
+    async with instance(node, claims) as one:
+        await one.prepare(1, 2)
+        path = node.claims_dir / f"{uid(1)}.json"
+        path.write_bytes(flip(path.read_bytes()))
+        assert await one.engine.reconcile() == 0  # its claim is there
+        del claims.objects["claim-1"]
+        one.used = frozenset({uid(1)})
+        assert await one.engine.reconcile() == 0  # its pod runs
+        assert isinstance(await one.prepare(3), DeviceNotReadyError)
+        one.used = frozenset()
+        assert await one.engine.reconcile() == 1
+        assert devices(await one.prepare(3)) == ["gpu-0"]
+        assert sorted(node.cdi.claim_uids()) == [uid(2), uid(3)]
+    (kept,) = (node.claims_dir / "quarantine").iterdir()
+    assert kept.name.endswith(".settled")
+
+
+async def test_S11_a_claim_gets_the_gpu_of_an_unreadable_record_whose_claim_is_gone(node: Node, claims: Claims) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    claims.add(claim(2, result("gpu-0")))
+    async with instance(node, claims) as one:
+        await one.prepare(1)
+        path = node.claims_dir / f"{uid(1)}.json"
+        path.write_bytes(flip(path.read_bytes()))
+        assert isinstance(await one.prepare(2), DeviceHeldError)
+        del claims.objects["claim-1"]
+        assert devices(await one.prepare(2)) == ["gpu-0"]
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x00" * 100])
 async def test_S2_unprepare_with_an_unreadable_record_is_an_error_and_keeps_the_bytes(
     node: Node, claims: Claims, content: bytes
