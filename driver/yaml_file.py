@@ -20,6 +20,10 @@ class _Loader(_Base):  # type: ignore[misc]  # one of two base classes, chosen a
     """Refuses a key that is there twice: YAML's own rule, which PyYAML doesn't enforce."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
+        """Make a mapping of `node`.
+
+        :raises yaml.constructor.ConstructorError: a key is there twice; merge keys (`<<`) may be.
+        """
         seen = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen and key.tag != "tag:yaml.org,2002:merge":

@@ -75,9 +75,14 @@ class Edits(Protocol):
 class Metadata(Protocol):
     """Files about a claim's devices for its containers (`driver.claims.metadata_files.MetadataFiles`)."""
 
-    def write(  # noqa: D102
+    def write(
         self, record: Record, devices: Mapping[int, Device], snapshot: Snapshot
-    ) -> Mapping[str, cdi.ContainerEdits]: ...
+    ) -> Mapping[str, cdi.ContainerEdits]:
+        """Make the claim's files current; return what mounts them, by request. `devices` go by place in the record.
+
+        :raises StorageError: one can't be written.
+        """
+        ...
 
 
 class ClaimCdi:

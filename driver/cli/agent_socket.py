@@ -46,11 +46,17 @@ def read_status(settings: Settings) -> dict[str, Any]:
 
 
 class _Connection(http.client.HTTPConnection):
+    """HTTP over the agent's Unix socket."""
+
     def __init__(self, path: Path) -> None:
         super().__init__("localhost", timeout=_TIMEOUT)
         self._path = path
 
     def connect(self) -> None:
+        """Connect to the socket.
+
+        :raises OSError: nobody serves it.
+        """
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))

@@ -135,6 +135,10 @@ class _Asked(GpuQuery):
         super().__init__(api, None)
 
     def tried(self, ask: Callable[[], Any]) -> Any:
+        """Return what `ask` does; `None` where NVML fails or its text is no UTF-8.
+
+        :raises InventoryError: the failure ends the session.
+        """
         try:
             return ask()
         except self.api.NVMLError as exc:
@@ -145,6 +149,7 @@ class _Asked(GpuQuery):
         return None
 
     def get(self, function: str, *arguments: Any) -> Any:
+        """Call a function of NVML with the GPU's handle, as `tried`."""
         return self.tried(lambda: self.ask(function, *arguments))
 
 

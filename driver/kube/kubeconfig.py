@@ -36,7 +36,10 @@ def load(path: Path | str, context: str | None = None) -> ClusterConfig:
 
 
 class _Fields:
-    """A mapping of the file, with its place for error messages."""
+    """A mapping of the file, with its place for error messages.
+
+    :raises SettingsError: by all methods, for a value of another type than asked for.
+    """
 
     def __init__(self, file: Path, place: str, value: Any) -> None:
         if not isinstance(value, dict):
@@ -46,6 +49,7 @@ class _Fields:
         self._value = value
 
     def text(self, key: str) -> str:
+        """Return a string; an empty one if there is none."""
         value = self._value.get(key)
         if value is None:
             return ""
@@ -54,12 +58,14 @@ class _Fields:
         return value
 
     def required(self, key: str) -> str:
+        """Return a string that must be there and not be empty."""
         value = self.text(key)
         if not value:
             raise SettingsError(f"{self.file}: {self.place}.{key} is missing")
         return value
 
     def flag(self, key: str) -> bool:
+        """Return a boolean; false if there is none."""
         value = self._value.get(key, False)
         if not isinstance(value, bool):
             raise SettingsError(f"{self.file}: {self.place}.{key} must be true or false")
@@ -84,22 +90,26 @@ class _Fields:
         return file
 
     def fields(self, key: str) -> _Fields | None:
+        """Return the mapping in it; `None` if there is none."""
         value = self._value.get(key)
         return None if value is None else _Fields(self.file, f"{self.place}.{key}", value)
 
     def items(self, key: str) -> list[_Fields]:
+        """Return the mappings of a list; none if there is no list."""
         value = self._value.get(key) or []
         if not isinstance(value, list):
             raise SettingsError(f"{self.file}: {self.place}.{key} must be a list")
         return [_Fields(self.file, f"{self.place}.{key}[{index}]", one) for index, one in enumerate(value)]
 
     def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of strings; an empty one if there is none."""
         value = self._value.get(key) or []
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
             raise SettingsError(f"{self.file}: {self.place}.{key} must be a list of strings")
         return tuple(value)
 
     def named(self, collection: str, name: str, kind: str) -> _Fields:
+        """Return what the list `collection` has under `kind` by this name; the error lists the names that are there."""
         entries = self.items(collection)
         for entry in entries:
             if entry.text("name") == name:

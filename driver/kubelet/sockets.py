@@ -147,6 +147,7 @@ class _Notify:
             log.warning("no inotify (%s): polling every %g s; raise fs.inotify.max_user_instances", exc, _POLL_SECONDS)
 
     def add(self, directory: Path) -> bool:
+        """Watch a directory; say whether it is there. One that can't be watched is polled."""
         from asyncinotify import Mask
 
         if self._inotify is None:
@@ -162,12 +163,14 @@ class _Notify:
         return True
 
     async def event(self) -> None:
+        """Wait for a change; when polling, for the next look."""
         if self._inotify is None:
             await asyncio.sleep(_POLL_SECONDS)
         else:
             await self._inotify.get()
 
     def close(self) -> None:
+        """Stop watching; `event` polls then."""
         if self._inotify is not None:
             with contextlib.suppress(OSError):
                 self._inotify.close()

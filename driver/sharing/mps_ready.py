@@ -72,6 +72,7 @@ class _Changes:
         self._stack.close()
 
     async def next(self) -> None:
+        """Wait until a file comes, for `_PAUSE` seconds at most."""
         if self._inotify is None:
             await asyncio.sleep(_PAUSE)
             return

@@ -23,24 +23,51 @@ _FINAL = ("Succeeded", "Failed")
 
 
 class Change(Protocol):
-    """An event of a watch."""
+    """An event of a watch (`driver.kube.client.WatchEvent`)."""
 
     @property
-    def type(self) -> str: ...  # noqa: D102
+    def type(self) -> str:
+        """What happened: ADDED, MODIFIED, DELETED or BOOKMARK."""
+        ...
+
     @property
-    def object(self) -> JsonObject: ...  # noqa: D102
+    def object(self) -> JsonObject:
+        """The pod as it is now, or was last; of a BOOKMARK only its `metadata.resourceVersion`."""
+        ...
 
 
 class PodApi(Protocol):
     """What is needed of the API server (`driver.kube.client.KubeClient`); errors are `ApiError`."""
 
-    async def get(self, path: str) -> JsonObject: ...  # noqa: D102
-    async def list(self, path: str, *, field_selector: str = "") -> JsonObject: ...  # noqa: D102
-    async def create(self, path: str, body: JsonObject) -> JsonObject: ...  # noqa: D102
-    async def delete(self, path: str, *, uid: str | None = None) -> JsonObject: ...  # noqa: D102
-    def watch(  # noqa: D102
-        self, path: str, *, field_selector: str = "", resource_version: str = ""
-    ) -> AsyncGenerator[Change]: ...
+    async def get(self, path: str) -> JsonObject:
+        """Read one object.
+
+        :raises ApiNotFoundError: there is none.
+        """
+        ...
+
+    async def list(self, path: str, *, field_selector: str = "") -> JsonObject:
+        """Read a collection: its `items`, and in `metadata.resourceVersion` where to watch from."""
+        ...
+
+    async def create(self, path: str, body: JsonObject) -> JsonObject:
+        """Create an object in a collection; return it as stored."""
+        ...
+
+    async def delete(self, path: str, *, uid: str | None = None) -> JsonObject:
+        """Delete an object, only if it has this UID where one is given.
+
+        :raises ApiNotFoundError: it is gone already.
+        :raises ApiConflictError: another one has its name now.
+        """
+        ...
+
+    def watch(self, path: str, *, field_selector: str = "", resource_version: str = "") -> AsyncGenerator[Change]:
+        """Yield the changes since a resource version until the server ends the stream.
+
+        :raises ApiGoneError: the resource version is too old; list again.
+        """
+        ...
 
 
 class PodLife(Mortal):

@@ -19,7 +19,7 @@ from driver.kubelet.device_plugin.answer import container_answer
 from driver.kubelet.device_plugin.registrar import OPTIONS, Listeners
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
     from driver.cdi.spec import ContainerEdits, DeviceNode
     from driver.config.device_plugin import PluginConfig
@@ -37,12 +37,26 @@ class Files(Protocol):
     """The static CDI file (`driver.cdi.static.StaticSpec`)."""
 
     @property
-    def error(self) -> str: ...  # noqa: D102
+    def error(self) -> str:
+        """Why the file is not current; empty if it is."""
+        ...
+
     @property
-    def common(self) -> ContainerEdits: ...  # noqa: D102
+    def common(self) -> ContainerEdits:
+        """What comes once per container."""
+        ...
+
     @property
-    def devices(self) -> Any: ...  # noqa: D102
-    def ensure(self) -> None: ...  # noqa: D102
+    def devices(self) -> Mapping[str, ContainerEdits]:
+        """What each device that is in the file adds, by UUID."""
+        ...
+
+    def ensure(self) -> None:
+        """Write the file again if it vanished or was changed.
+
+        :raises StorageError: it can't be written.
+        """
+        ...
 
 
 class Observer(Protocol):
