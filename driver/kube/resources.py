@@ -51,10 +51,6 @@ class ResourceApi:
             self._version = await self._discover()
         return self._version
 
-    async def slices_path(self) -> str:
-        """Return the path of the ResourceSlice collection."""
-        return f"/apis/{GROUP}/{await self.version()}/resourceslices"
-
     async def server_version(self) -> ServerVersion:
         """Read the API server's release."""
         answer = await self._client.get("/version")

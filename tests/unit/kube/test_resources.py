@@ -51,7 +51,8 @@ async def test_the_best_served_version_is_spoken(
     await serve_versions(server, *served)
     api = ResourceApi(client)
     assert await api.version() == best
-    assert await api.slices_path() == f"/apis/resource.k8s.io/{best}/resourceslices"
+    await api.list_slices()
+    assert {call.version for call in server.audit.calls if call.resource == "resourceslices"} == {best}
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta1"])
