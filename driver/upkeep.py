@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _FIRST_RECONCILE, _LONGEST_RECONCILE = 60.0, 600.0  # seconds between looks for records whose claims are gone
 _VANISHING = Mask.DELETE | Mask.DELETE_SELF | Mask.MOVE_SELF
-_SETTLED = 0.1  # seconds after which a removed file was not ours to remove, if its record is still there
+_SETTLED = 0.1  # seconds after a removal: an unprepare removes the file just before the record, and many come at once
 _WATCH_AGAIN = 1.0  # seconds until a directory that is not there is looked for again
 _SETTLE_AGAIN = 10.0  # seconds until what could not be undone is tried again
 
@@ -44,7 +44,6 @@ class Upkeep:
         self._ready = ready
         self._daemon_died = daemon_died
         self._stale = asyncio.Event()
-        self._looking: asyncio.TimerHandle | None = None
 
     def snapshot_changed(self) -> None:
         """Look at the CDI files again: another driver version changes what is in them."""
@@ -76,27 +75,22 @@ class Upkeep:
             await told(self._engine.refresh_cdi(), "refreshing the CDI files")
 
     async def _watch_cdi(self) -> None:
-        """Notice files that vanish: a container that is restarted needs its file, and brings no new call (C1)."""
+        """Notice files that vanish: a container that is restarted needs its file, and brings no new call (C1).
+
+        After each removal the directory is watched anew, and looked at then: what goes meanwhile costs no event.
+        """
         while True:
             try:
                 with Inotify() as inotify:
                     inotify.add_watch(self._cdi_dir, _VANISHING)
                     self._look()
-                    async for event in inotify:
-                        self._soon()
-                        if event.mask & (Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED):
-                            break
+                    await inotify.get()
+                await asyncio.sleep(_SETTLED)
             except OSError as exc:
                 log.debug("cannot watch %s: %s", self._cdi_dir, exc)
-            await asyncio.sleep(_WATCH_AGAIN)
-
-    def _soon(self) -> None:
-        """Look in a moment: an unprepare removes the file just before the record, and deletions come in numbers."""
-        if self._looking is None:
-            self._looking = asyncio.get_running_loop().call_later(_SETTLED, self._look)
+                await asyncio.sleep(_WATCH_AGAIN)
 
     def _look(self) -> None:
-        self._looking = None
         if self._engine.cdi_is_missing():
             self._stale.set()
 
