@@ -52,6 +52,15 @@ def check_spec(spec: Mapping[str, Any]) -> None:
 
     :raises InvalidValueError: naming the field; the runtime would ignore the whole file.
     """
+    check_content(spec)
+    _check_version(spec)
+
+
+def check_content(spec: Mapping[str, Any]) -> None:
+    """Check all of a spec but its version.
+
+    :raises InvalidValueError: naming the field; the runtime would ignore the whole file.
+    """
     _known(spec, _SPEC_FIELDS, "")
     _check_kind(spec.get("kind"))
     devices = spec.get("devices")
@@ -62,7 +71,6 @@ def check_spec(spec: Mapping[str, Any]) -> None:
     _check_unique([device["name"] for device in devices])
     if "containerEdits" in spec:
         _check_edits(spec["containerEdits"], "containerEdits")
-    _check_version(spec)
 
 
 def _check_version(spec: Mapping[str, Any]) -> None:

@@ -157,8 +157,8 @@ def kind_spec(kind: str, *, common: ContainerEdits = NO_EDITS, devices: Mapping[
     }
     if common:
         spec["containerEdits"] = common.encode()
+    rules.check_content(spec)
     spec["cdiVersion"] = rules.required_version(spec)
-    rules.check_spec(spec)
     return spec
 
 

@@ -76,7 +76,7 @@ def make_plan(
     kinds = {one.result.request: "gpu" if isinstance(one.device, FullGpu) else "mig" for one in found}
     shared = {one.result.request for one in found if one.result.share_id is not None}
     configs = effective(allocation.configs, kinds, shared)
-    devices = tuple(replace(one, thread_percentage=_threads(configs.get(one.result.request))) for one in found)
+    devices = tuple(_with_threads(one, configs.get(one.result.request)) for one in found)
     _check_within(devices, allocation)
     for planned in devices:
         _check_free(planned.holding, held)
@@ -159,9 +159,9 @@ def _share_memory(result: Result) -> int | None:
     return quantity.parse_bytes(amount, "consumedCapacity.memory") or None
 
 
-def _threads(config: DeviceConfig | None) -> int | None:
+def _with_threads(planned: PlannedDevice, config: DeviceConfig | None) -> PlannedDevice:
     sharing = config.sharing if config is not None else None
-    return sharing.active_thread_percentage if isinstance(sharing, Mps) else None
+    return replace(planned, thread_percentage=sharing.active_thread_percentage) if isinstance(sharing, Mps) else planned
 
 
 def _known(snapshot: Snapshot) -> str:

@@ -94,7 +94,8 @@ class DraPlugin(v1_grpc.DRAPluginServicer):
         check: Callable[[v1.Claim], ClaimRef],
     ) -> dict[str, Any]:
         refs, outcomes = _checked(claims, check)
-        log.debug("%s of %s", operation, ", ".join(map(str, refs.values())) or "nothing")
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s of %s", operation, ", ".join(map(str, refs.values())) or "nothing")
         answers: Mapping[str, Any] = {}
         if refs:
             answers = await _guarded(work(tuple(refs.values()), deadline=deadline(context.time_remaining())), refs)
