@@ -12,8 +12,8 @@ from driver.claims.plan import make_plan
 from driver.errors import ClaimRefusedError
 from driver.model.ownership import Owner, Ownership
 from driver.model.snapshot import Snapshot
+from tests.unit.claims.harness import instance
 from tests.unit.claims.helpers import NODE, Claims, Node, claim, gpus, ref, result
-from tests.unit.claims.test_engine import instance
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,83 @@
+"""Calls for one claim that come between each other: no ghost is left, and the last word counts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from driver.errors import ApiUnavailableError, SupersededError
+from tests.unit.claims.harness import Harness, deadline, devices, instance
+from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
+
+
+async def test_S10_an_unprepare_during_a_retrying_prepare_leaves_no_ghost(harness: Harness) -> None:
+    harness.claims.add(claim(1, result("gpu-0")))
+    harness.claims.errors = [ApiUnavailableError("connection refused")]
+    late = asyncio.create_task(harness.prepare(1, within=30))
+    while not harness.claims.gets:
+        await asyncio.sleep(0)
+    assert await harness.unprepare(1) is None
+    assert isinstance(await late, SupersededError)
+    assert harness.node.leftovers() == []
+
+
+async def test_S10_a_prepare_that_came_before_the_unprepare_but_began_after_it_leaves_no_ghost(
+    harness: Harness,
+) -> None:
+    harness.claims.add(claim(1, result("gpu-0")))
+    came = time.monotonic_ns()
+    await harness.unprepare(1)
+    answers = await harness.engine.prepare([ref(1)], deadline=deadline(5), since=came)
+    assert isinstance(answers[uid(1)], SupersededError)
+    assert harness.node.leftovers() == []
+    assert devices(await harness.prepare(1)) == ["gpu-0"]
+
+
+async def test_S10_holds_across_instances_too(node: Node, claims: Claims) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    claims.errors = [ApiUnavailableError("connection refused")]
+    async with instance(node, claims) as old, instance(node, claims) as new:
+        late = asyncio.create_task(old.prepare(1, within=30))
+        while not claims.gets:
+            await asyncio.sleep(0)
+        await new.unprepare(1)
+        assert isinstance(await late, SupersededError)
+    assert node.leftovers() == []
+
+
+async def test_a_prepare_after_an_unprepare_of_the_same_claim_is_served(harness: Harness) -> None:
+    harness.claims.add(claim(1, result("gpu-0")))
+    await harness.prepare(1)
+    await harness.unprepare(1)
+    assert devices(await harness.prepare(1)) == ["gpu-0"]
+
+
+async def test_S10_a_cancelled_call_does_nothing(harness: Harness) -> None:
+    harness.claims.add(claim(1, result("gpu-0")))
+    blocked = asyncio.Event()
+
+    async def never(namespace: str, name: str) -> dict[str, Any]:
+        blocked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    harness.claims.claim = never  # type: ignore[method-assign]
+    call = asyncio.create_task(harness.prepare(1, within=30))
+    await blocked.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert harness.node.leftovers() == []
+
+
+async def test_a_claim_allocated_anew_replaces_what_was_prepared(harness: Harness) -> None:
+    harness.claims.add(claim(1, result("gpu-0")))
+    await harness.prepare(1)
+    harness.claims.add(claim(1, result("gpu-3")))
+    assert devices(await harness.prepare(1)) == ["gpu-3"]
+    assert harness.node.cdi.devices(uid(1)) == ("gpu-3",)
+    harness.claims.add(claim(2, result("gpu-0")))
+    assert devices(await harness.prepare(2)) == ["gpu-0"]

@@ -1,0 +1,120 @@
+"""Records that can't be read: kept, told, and in the way of their GPUs until that is settled."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from driver.errors import DeviceHeldError, DeviceNotReadyError, RecordError
+from tests.unit.claims.harness import devices, instance
+from tests.unit.claims.helpers import Claims, Node, claim, result, uid
+
+
+def flip(data: bytes) -> bytes:
+    position = data.index(b'"sha256": "') + 11
+    return data[:position] + (b"0" if data[position : position + 1] != b"0" else b"1") + data[position + 1 :]
+
+
+async def test_S1_a_bad_checksum_is_quarantined_alone_and_its_gpu_is_not_given_away(node: Node, claims: Claims) -> None:
+    for number in (1, 2):
+        claims.add(claim(number, result(f"gpu-{number - 1}")))
+    claims.add(claim(3, result("gpu-0")))
+    async with instance(node, claims) as before:
+        await before.prepare(1, 2)
+    path = node.claims_dir / f"{uid(1)}.json"
+    broken = flip(path.read_bytes())
+    path.write_bytes(broken)
+    async with instance(node, claims) as after:
+        assert node.quarantined == [uid(1)]
+        (kept,) = (node.claims_dir / "quarantine").iterdir()
+        assert kept.read_bytes() == broken
+        assert isinstance(await after.prepare(3), DeviceHeldError)
+        assert devices(await after.prepare(2)) == ["gpu-1"]
+        assert devices(await after.prepare(1)) == ["gpu-0"]  # its own claim gets it back, with a new record
+        assert await after.unprepare(1) is None
+        assert devices(await after.prepare(3)) == ["gpu-0"]
+    assert len(list((node.claims_dir / "quarantine").iterdir())) == 1  # the bytes are still kept
+
+
+async def test_S1_an_unreadable_record_is_reported_once_and_defends_its_gpu_after_a_restart(
+    node: Node, claims: Claims
+) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    claims.add(claim(2, result("gpu-0")))
+    async with instance(node, claims) as before:
+        await before.prepare(1)
+    (node.claims_dir / f"{uid(1)}.json").write_bytes(b"")
+    for _ in range(2):
+        async with instance(node, claims) as after:
+            assert isinstance(await after.prepare(2), DeviceHeldError)  # known from the CDI file
+    assert node.quarantined == [uid(1)]
+
+
+async def test_S7_an_unreadable_record_whose_bytes_name_a_claim_that_is_gone_is_given_up(
+    node: Node, claims: Claims
+) -> None:
+    for number in (1, 2):
+        claims.add(claim(number, result(f"gpu-{number - 1}")))
+    claims.add(claim(3, result("gpu-0")))
+    async with instance(node, claims) as one:
+        await one.prepare(1, 2)
+        path = node.claims_dir / f"{uid(1)}.json"
+        path.write_bytes(flip(path.read_bytes()))
+        assert await one.engine.reconcile() == 0  # its claim is there
+        del claims.objects["claim-1"]
+        one.used = frozenset({uid(1)})
+        assert await one.engine.reconcile() == 0  # its pod runs
+        assert isinstance(await one.prepare(3), DeviceNotReadyError)
+        one.used = frozenset()
+        assert await one.engine.reconcile() == 1
+        assert devices(await one.prepare(3)) == ["gpu-0"]
+        assert sorted(node.cdi.claim_uids()) == [uid(2), uid(3)]
+    (kept,) = (node.claims_dir / "quarantine").iterdir()
+    assert kept.name.endswith(".settled")
+
+
+async def test_S11_a_claim_gets_the_gpu_of_an_unreadable_record_whose_claim_is_gone(node: Node, claims: Claims) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    claims.add(claim(2, result("gpu-0")))
+    async with instance(node, claims) as one:
+        await one.prepare(1)
+        path = node.claims_dir / f"{uid(1)}.json"
+        path.write_bytes(flip(path.read_bytes()))
+        assert isinstance(await one.prepare(2), DeviceHeldError)
+        del claims.objects["claim-1"]
+        assert devices(await one.prepare(2)) == ["gpu-0"]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x00" * 100])
+async def test_S2_unprepare_with_an_unreadable_record_is_an_error_and_keeps_the_bytes(
+    node: Node, claims: Claims, content: bytes
+) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    claims.add(claim(2, result("gpu-1")))
+    async with instance(node, claims) as one:
+        await one.prepare(1, 2)
+        (node.claims_dir / f"{uid(1)}.json").write_bytes(content)
+        broken, fine = await one.unprepare(1, 2)
+        assert isinstance(broken, RecordError)
+        assert fine is None
+        (kept,) = (node.claims_dir / "quarantine").iterdir()
+        assert kept.read_bytes() == content
+        assert str(kept) in str(broken)
+        kept.unlink()  # what the message says to do
+        assert await one.unprepare(1) is None
+    assert node.leftovers() == []
+
+
+async def test_a_foreign_file_is_quarantined_and_other_names_are_left_alone(node: Node, claims: Claims) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    async with instance(node, claims) as one:
+        await one.prepare(1)
+        other = node.claims_dir / f"{uid(2)}.json"
+        shutil.copy(node.claims_dir / f"{uid(1)}.json", other)
+        (node.claims_dir / "notes.txt").write_text("mine")
+        (node.claims_dir / "..json").write_text("x")
+        assert devices(await one.prepare(1)) == ["gpu-0"]
+        assert await one.unprepare(1) is None
+        assert node.quarantined == [uid(2)]
+        assert (node.claims_dir / "notes.txt").read_text() == "mine"
