@@ -25,8 +25,8 @@ from driver.inventory.fake import FakeInventory
 from driver.model.device import MigPartition
 from driver.model.snapshot import Snapshot
 from driver.sharing.fake import FakeComputeModes, FakeMps, FakeState, FakeTimeSlices
+from tests.unit.claims.bench import MPS, SLICING_LONG, SLICING_SHORT, config
 from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
-from tests.unit.claims.test_effects import MPS, SLICING_LONG, SLICING_SHORT, config
 
 if TYPE_CHECKING:
     from pathlib import Path

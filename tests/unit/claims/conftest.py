@@ -1,4 +1,4 @@
-"""The fixtures of engines."""
+"""An engine on a node, and one whose claims change GPUs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.unit.claims.bench import Bench
 from tests.unit.claims.harness import Harness, instance
 from tests.unit.claims.helpers import Claims, Node
 
@@ -28,3 +29,8 @@ def claims() -> Claims:
 async def harness(node: Node, claims: Claims) -> AsyncIterator[Harness]:
     async with instance(node, claims) as one:
         yield one
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)

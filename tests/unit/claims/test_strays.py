@@ -8,8 +8,8 @@ import pytest
 
 from driver.errors import MigError, RecordError
 from driver.model.mig import Placement
+from tests.unit.claims.bench import Bench, part
 from tests.unit.claims.helpers import claim, result, uid
-from tests.unit.claims.test_effects import Bench, part
 
 if TYPE_CHECKING:
     from pathlib import Path
