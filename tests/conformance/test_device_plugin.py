@@ -21,6 +21,7 @@ from tests.conformance.waiting import Waiter
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 GPUS = "h100:5,h100@mig=1g.10gb*2,l4"
+WHOLE = 6
 CONFIG = {
     "version": "v1",
     "flags": {"migStrategy": "mixed"},
@@ -52,14 +53,19 @@ async def as_before(cluster, count):
     """Give the GPUs back to DRA; return when all are published."""
     await cluster.configure_driver({})
     async with Api.from_kubeconfig(cluster.kubeconfig, cluster.context) as client:
-        await Waiter(client, "", cluster.patience).until(
-            "ResourceSlice", lambda items: len(Gpus(items).all) == count or None, "all GPUs are DRA's again"
-        )
+        await all_published(Waiter(client, "", cluster.patience), count)
+
+
+async def all_published(wait, count):
+    """Return when so many GPUs are DRA's."""
+    await wait.until("ResourceSlice", lambda items: len(Gpus(items).all) == count or None, f"{count} GPUs are DRA's")
 
 
 @pytest.fixture
-async def node(case):
+async def node(case, rules):
     """The node, as soon as it offers everything."""
+    if yaml.safe_load(rules.read_text()) != OLD:
+        rules.write_text(yaml.safe_dump(OLD))
     (name,) = {gpu.pool for gpu in case.gpus.all}
     for resource, count in ((GPU, 4), (SHARED, 3), (MIG, 2)):
         await offered(case, name, resource, count)
@@ -133,23 +139,21 @@ async def test_a_node_moves_to_dra_under_load_and_no_gpu_is_given_twice(case, no
     old, late, new = ([f"{kind}-{number}" for number in range(2)] for kind in ("old", "late", "new"))
     await case.create(*(asking(name, GPU) for name in old))
     await case.running(*old)
-    try:
-        template = m.template("h100", m.devices(m.request("gpu", 1, H100)))
-        await case.create(template, *(m.pod(name, [m.from_template("h100")]) for name in new))
-        rules.write_text(yaml.safe_dump(NEW))
-        await case.create(*(asking(name, GPU) for name in late))  # served by either API
-        await case.running(*late)
-        await case.wait.until("Pod", lambda pods: _running(pods, 5), "one of the claims is served")
-        await offered(case, node, GPU, 0)
-        assert await _apart(case) == 5  # nobody was evicted
-        for name in old:
-            await case.delete("Pod", name)
-        await case.running(*late, *new)
-        assert await _apart(case) == 4
-    finally:
-        await case.clean_up()
-        rules.write_text(yaml.safe_dump(OLD))
-        await offered(case, node, GPU, 4)
+    template = m.template("h100", m.devices(m.request("gpu", 1, H100)))
+    await case.create(template, *(m.pod(name, [m.from_template("h100")]) for name in new))
+    rules.write_text(yaml.safe_dump(NEW))
+    await case.create(*(asking(name, GPU) for name in late))  # served by either API
+    await case.running(*late)
+    await case.wait.until("Pod", lambda pods: _running(pods, 5), "one of the claims is served")
+    await offered(case, node, GPU, 0)
+    assert await _apart(case) == 5  # nobody was evicted
+    for name in old:
+        await case.delete("Pod", name)
+    await case.running(*late, *new)
+    assert await _apart(case) == 4
+    for name in late:
+        await case.delete("Pod", name)
+    await all_published(case.wait, WHOLE)
 
 
 async def _apart(case):

@@ -15,6 +15,8 @@ pytestmark = [
     pytest.mark.driver(xid_quiet_time="1s"),
 ]
 
+FAULTS = ("xid=79", "xid=999", "lost", "row-remap=failed", "ecc=1", "temperature=95")
+
 
 class Faults:
     """Breaks the driver's fake GPUs as a person does: by `gpu-dra fault`."""
@@ -113,17 +115,23 @@ async def _since_1_36(case, what):
         pytest.skip(f"before 1.36 {what} is an alpha feature, and off")
 
 
-@pytest.mark.parametrize("fault", ["xid=79", "xid=999", "lost", "row-remap=failed", "ecc=1", "temperature=95"])
-async def test_a_failing_gpu_keeps_new_pods_away_until_it_is_well(case, faults, fault):
-    gpu = case.gpus.require(1)[0]
-    await faults.inject(gpu.name, fault)
-    await faults.out_of_service(gpu)
-    await pod_on(case, gpu)
-    assert "cannot allocate all claims" in await case.unschedulable("pod")
-    await faults.recover(gpu.name)
-    await faults.in_service(gpu)
-    await case.running("pod")
-    assert await case.seen("pod") == {gpu.uuid}
+async def test_failing_gpus_keep_new_pods_away_until_they_are_well(case, faults):
+    """Each has a fault of its own; as many at once as there are GPUs."""
+    gpus = case.gpus.require(1)
+    for first in range(0, len(FAULTS), len(gpus)):
+        broken = list(zip(gpus, FAULTS[first:], strict=False))
+        for gpu, fault in broken:
+            await faults.inject(gpu.name, fault)
+        for gpu, _ in broken:
+            await faults.out_of_service(gpu)
+            await pod_on(case, gpu, f"on-{gpu.name}")
+        for gpu, fault in broken:
+            assert "cannot allocate all claims" in await case.unschedulable(f"on-{gpu.name}"), fault
+        await faults.recover()
+        for gpu, fault in broken:
+            await case.running(f"on-{gpu.name}")
+            assert await case.seen(f"on-{gpu.name}") == {gpu.uuid}, fault
+        await case.clean_up()
 
 
 async def test_who_tolerates_the_taint_gets_the_gpu(case, faults, has_taints):

@@ -68,6 +68,7 @@ async def test_connections_are_kept(case):
     """The kubelet's one to the driver, and the driver's to the API server: those of a burst do for what follows."""
     await case.cluster.stop_driver()
     await case.cluster.start_driver()
+    await case.cluster.driver_says(REGISTERED)
     await pods_run(case, *(f"burst-{number}" for number in range(4)))
     before = case.cluster.connections()
     for _ in range(4):
