@@ -11,7 +11,7 @@ from driver.labels.vgpu import HostDriver
 from tests.deploy import policies
 from tests.deploy.manifests import BUILDS, build, one
 from tests.deploy.policies import AGENT
-from tests.unit.labels.test_labels import options, plugins, sharing
+from tests.unit.labels.helpers import options, plugins, sharing
 from tests.unit.slices.helpers import snapshot
 
 NAME = "gpu-dra-nodes"
