@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from driver.model.choice import NO_GPUS
 from driver.model.health import HEALTHY
+from driver.model.wording import counted
 
 if TYPE_CHECKING:
     from driver.inventory.base import Xid
@@ -46,7 +47,7 @@ class Announcer:
     def changed(self, before: Snapshot, found: Snapshot) -> None:
         """Tell what is different."""
         if not before.gpus:
-            log.info("found %d GPUs: %s", len(found.gpus), _products(found.gpus) or "none")
+            log.info("found %s: %s", counted(len(found.gpus), "GPU"), _products(found.gpus) or "none")
             self._choice(found)
         for problem in _without(found.problems, before.problems):
             self._warn("InventoryProblem", f"{problem.object}: {problem.message}")

@@ -43,7 +43,8 @@ def run(settings: Settings) -> int:
 async def serve(settings: Settings) -> int:
     """Run the agent until a signal or a failure; return the exit status."""
     stop = _on_signals()
-    log.info("gpu-dra %s on node %s: %s", driver.__version__, settings.node_name, describe(settings) or "all defaults")
+    told = " ".join(f"{name}={value}" for name, value in describe(settings).items())
+    log.info("gpu-dra %s on node %s: %s", driver.__version__, settings.node_name, told or "all defaults")
     try:
         agent = Agent(settings)
     except DriverError as exc:

@@ -13,7 +13,7 @@ import os
 import platform
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver import options
 from driver.errors import InvalidValueError
@@ -348,11 +348,17 @@ def load_settings(flags: Mapping[str, str | None] | None = None, environ: Mappin
     return settings
 
 
-def describe(settings: Settings) -> dict[str, Any]:
+def describe(settings: Settings) -> dict[str, str]:
     """Return what is not as by default, for the log."""
     known = options.options(Settings)
     values = {one.name: getattr(settings, one.name) for one in known}
-    return {one.name: str(values[one.name]) for one in known if values[one.name] != one.kind.parse(one.default)}
+    return {one.name: _shown(values[one.name]) for one in known if values[one.name] != one.kind.parse(one.default)}
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 def _check(settings: Settings) -> None:

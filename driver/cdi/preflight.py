@@ -80,8 +80,8 @@ def _without_config(
     if name == "containerd" and version is not None and version < (2, 0):
         yield Finding(message=f"{runtime} has CDI off unless told otherwise, and no configuration was found: {_ON[2]}")
     elif not name:
-        names = ", ".join(map(str, configs)) or "(none)"
-        yield _unchecked(f"none of {names} is there")
+        names = ", ".join(map(str, configs))
+        yield _unchecked(f"none of {names} is there" if names else "no configuration of one is known")
 
 
 def _check_file(config: Path, cdi_dir: Path, version: tuple[int, int] | None) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ from driver.claims import record as codec
 from driver.claims.lockfile import LockFile
 from driver.errors import InvalidValueError, RecordError, StorageError
 from driver.model import names
+from driver.model.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -146,7 +147,7 @@ class RecordStore:
         self.prepare_directories()
         lost = [record for uid, record in self._records.items() if not self._path(uid).exists()]
         if lost:
-            log.error("%s was removed: writing the records of %d claims again", self.directory, len(lost))
+            log.error("%s was removed: writing %s again", self.directory, counted(len(lost), "claim record"))
         for error in self.put(lost).values():
             raise error
         self.lock.lost = False

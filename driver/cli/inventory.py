@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from driver.cli import output, source
+from driver.model.wording import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_tables(reading: Reading, domains: Mapping[str, NvLinkDomain], *, topology: bool) -> None:
     versions = reading.versions
-    print(f"Driver {versions.driver or 'unknown'}, CUDA {versions.cuda or 'unknown'}, {len(reading.gpus)} GPUs")
+    print(
+        f"Driver {versions.driver or 'unknown'}, CUDA {versions.cuda or 'unknown'}, {counted(len(reading.gpus), 'GPU')}"
+    )
     print()
     output.print_table(_HEADER, [_row(gpu, domains[gpu.uuid]) for gpu in reading.gpus])
     instances = [(gpu, one) for gpu in reading.gpus if gpu.mig for one in gpu.mig.instances]
@@ -83,7 +86,7 @@ def _row(gpu: Gpu, domain: NvLinkDomain) -> tuple[object, ...]:
         _capability(gpu),
         gpu.pci_bus_id,
         gpu.numa_node,
-        f"{gpu.nvlink.active_links} links, {domain.size} GPUs" if gpu.nvlink.active_links else "",
+        f"{counted(gpu.nvlink.active_links, 'link')}, {counted(domain.size, 'GPU')}" if gpu.nvlink.active_links else "",
         _mig_word(gpu.mig),
         gpu.uuid,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from driver.model.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
@@ -32,7 +34,7 @@ def _title(status: Mapping[str, Any]) -> str:
     return "  ".join(
         (
             f"{status.get('node') or '?'}:",
-            f"{len(gpus)} GPUs, {healthy} healthy, {held} held",
+            f"{counted(len(gpus), 'GPU')}, {healthy} healthy, {held} held",
             f"driver {versions.get('version') or 'unknown'}, CUDA {versions.get('cuda') or 'unknown'}",
             f"agent {agent.get('version')} {'ready' if agent.get('ready') else 'NOT READY'}",
             f"use seen {age:.0f} s ago" if age is not None else "use not seen yet",

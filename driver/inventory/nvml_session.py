@@ -119,7 +119,10 @@ class NvmlSession:
             return self._library
         self.close()
         if file is None:
-            raise InventoryError(f"{LIBRARY} is not below the driver root {self._root.path}: is the driver installed?")
+            raise InventoryError(
+                f"{LIBRARY} is not below the driver root {self._root.path}: is the GPU driver installed? If it is "
+                "elsewhere, say so by --driver-root; without GPUs, try fake ones: --gpus h100:8"
+            )
         self._library = NvmlLibrary.open(file)
         self._listened_at = 0.0
         log.info("NVML opened: %s", file.path)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from driver.model.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -127,7 +129,7 @@ def _count(gpus: Sequence[Gpu], rule: Rule, wanted: dict[str, Owner], before: Ma
     for uuid in free[: rule.count]:
         wanted[uuid] = rule.owner
     if len(free) < rule.count:
-        yield f"{rule.source} wants {rule.count} GPUs for {rule.owner}, but only {len(free)} are left for it"
+        yield f"{rule.source} wants {counted(rule.count, 'GPU')} for {rule.owner}, but only {len(free)} are left for it"
 
 
 def _distance(before: Ownership | None, owner: Owner) -> int:
