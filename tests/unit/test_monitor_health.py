@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from driver.charts import Charts
 from driver.config.plugin_health import HealthFlags, plugin_rules
-from driver.errors import InventoryError
 from driver.health_memory import HealthMemory
 from driver.inventory.base import Changed, Xid
 from driver.inventory.fake import FakeInventory
-from driver.inventory.fake_gpus import build_gpus
-from driver.inventory.fake_spec import parse_node
 from driver.inventory.faults import Faults, GpuFaults, save_faults
 from driver.inventory.health_faults import HealthFaults
-from driver.inventory.profiles import load_products
 from driver.model.device import MigDevice, MigPartition
 from driver.model.health import HEALTHY, Effect, Taint
-from driver.model.health_facts import Fact, HealthReport, Kind, Recovery
+from driver.model.health_facts import HealthReport, Recovery
 from driver.model.health_rules import Rules
-from driver.monitor import Monitor
-from tests.unit.test_monitor import GPUS, Ears, ScriptedInventory, reading, until, without
+from tests.unit.judging import ALL_WELL, MIG, NEEDED, taints, watching
+from tests.unit.monitors import GPUS, Ears, ScriptedInventory, reading, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from driver.model.snapshot import Snapshot
-
 NEVER = 3600.0
-WELL = HealthReport(recovery=Recovery.NONE)
-NEEDED = HealthReport(recovery=Recovery.RESET)
-MIG = replace(build_gpus(parse_node("h100@mig=1g.10gb*2", load_products()), "n")[0], index=4, minor=4)
-ALL_WELL = dict.fromkeys([gpu.uuid for gpu in GPUS], WELL)
 
 
 @pytest.fixture(autouse=True)
@@ -50,27 +37,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ears() -> Ears:
     return Ears()
-
-
-@contextlib.asynccontextmanager
-async def watching(inventory: Any, ears: Ears, **settings: Any) -> AsyncIterator[tuple[Monitor, list[Snapshot]]]:
-    charts = Charts(**settings)
-    monitor = Monitor(inventory, tell=ears, observer=ears, charts=charts)
-    seen: list[Snapshot] = []
-    monitor.subscribe(seen.append)
-    task = asyncio.create_task(monitor.run())
-    try:
-        async with asyncio.timeout(30):
-            await monitor.ready.wait()
-        yield monitor, seen
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def taints(monitor: Monitor, uuid: str) -> list[str]:
-    return [f"{one.key.partition('/')[2]}={one.value}" for one in monitor.snapshot.health_of(uuid).taints]
 
 
 # --- XIDs -------------------------------------------------------------------------------------------------------------
@@ -273,91 +239,6 @@ async def test_an_event_and_what_the_check_after_it_finds_are_one_snapshot(
         inventory.queue.put_nowait(Xid(gpu_uuid="GPU-1", xid=79))
         await until(lambda: len(seen) == 2)
         assert taints(monitor, "GPU-1") == ["reset-required=", "xid=79"]
-
-
-# --- checks -----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_query_that_fails_is_asked_again_before_it_counts(ears: Ears) -> None:
-    failing = {**ALL_WELL, "GPU-0": HealthReport(failed=("fabric",))}
-    inventory = ScriptedInventory([reading(*GPUS)], checks=[failing, ALL_WELL])
-    async with watching(inventory, ears) as (monitor, seen):
-        await until(lambda: inventory.checked == 2)
-        await until(lambda: ears.counts)
-        assert monitor.snapshot.problems == ()
-        assert len(seen) == 1
-
-
-async def test_a_query_that_keeps_failing_is_told_and_leaves_what_was_known(ears: Ears) -> None:
-    bad = {**ALL_WELL, "GPU-0": HealthReport(remap_failed=True)}
-    failing = {**ALL_WELL, "GPU-0": HealthReport(failed=("remap_failed",))}
-    inventory = ScriptedInventory([reading(*GPUS)], checks=[bad, failing])
-    async with watching(inventory, ears) as (monitor, _):
-        monitor.refresh()
-        await until(lambda: monitor.snapshot.problems)
-        assert monitor.snapshot.problems[0].object == "gpu-0"
-        assert "remap_failed" in monitor.snapshot.problems[0].message
-        assert taints(monitor, "GPU-0") == ["row-remap-failed="]
-
-
-@pytest.mark.parametrize("error", [InventoryError("NVML is stuck"), ZeroDivisionError("a bug")])
-async def test_a_check_that_fails_as_a_whole_costs_itself(ears: Ears, error: Exception) -> None:
-    inventory = ScriptedInventory([reading(*GPUS)], checks=[error])
-    async with watching(inventory, ears) as (monitor, _):
-        assert monitor.missing() == ""
-        assert monitor.snapshot.health == {}
-        assert [problem.object for problem in monitor.snapshot.problems] == ["health checks"]
-        inventory.checks = [ALL_WELL]
-        monitor.refresh()
-        await until(lambda: monitor.snapshot.problems == ())
-
-
-async def test_H4_a_gpu_without_events_is_not_monitored_which_is_not_unhealthy(ears: Ears) -> None:
-    inventory = ScriptedInventory([reading(*GPUS)], monitored=frozenset({"GPU-0", "GPU-1", "GPU-2"}))
-    async with watching(inventory, ears) as (monitor, _):
-        health = monitor.snapshot.health_of("GPU-3")
-        assert (health.healthy, taints(monitor, "GPU-3")) == (True, ["unmonitored="])
-        assert {*monitor.snapshot.health} == {"GPU-3"}
-        inventory.monitored = frozenset()  # the set of events has died
-        inventory.queue.put_nowait(Changed(why="NVML events ended"))
-        await until(lambda: len(monitor.snapshot.health) == 4)
-        inventory.monitored = frozenset(gpu.uuid for gpu in GPUS)
-        monitor.refresh()
-        await until(lambda: monitor.snapshot.health == {})
-
-
-async def test_what_others_know_counts_while_they_say_so(ears: Ears) -> None:
-    mps: dict[str, list[Fact]] = {}
-    probe: dict[str, list[Fact]] = {}
-    async with watching(ScriptedInventory([reading(*GPUS, MIG)]), ears) as (monitor, _):
-        monitor.also(lambda: mps)
-        monitor.also(lambda: probe)
-        device = monitor.snapshot.devices()[-1]
-        mps |= {"GPU-0": [Fact(Kind.MPS)], "GPU-1": [Fact(Kind.MPS)], device.name: [Fact(Kind.MPS)]}
-        monitor.reconsider()
-        await until(lambda: {*monitor.snapshot.health} == {"GPU-0", "GPU-1"})
-        assert not monitor.snapshot.health_of_device(device).healthy
-        assert monitor.snapshot.health_of(device.gpu.uuid).healthy
-        assert ("GPUUnhealthy", f"MIG device {device.name}: mps-dead", True) in ears.told
-        probe["GPU-0"] = [Fact(Kind.PROBE)]
-        del mps["GPU-0"], mps[device.name]
-        monitor.reconsider()
-        await until(lambda: taints(monitor, "GPU-0") == ["probe-failed="])
-        assert taints(monitor, "GPU-1") == ["mps-dead="]
-        mps.clear()
-        probe.clear()
-        monitor.reconsider()
-        await until(lambda: not monitor.snapshot.health and not monitor.snapshot.device_health)
-        assert ("GPURecovered", f"MIG device {device.name} is healthy again", False) in ears.told
-
-
-async def test_serious_faults_may_evict_if_the_rules_say_so(ears: Ears) -> None:
-    inventory = ScriptedInventory([reading(*GPUS)])
-    async with watching(inventory, ears, rules=Rules(serious=Effect.NO_EXECUTE)) as (monitor, _):
-        inventory.script = [without(1)]
-        monitor.refresh()
-        await until(lambda: monitor.snapshot.health)
-        assert monitor.snapshot.health_of("GPU-1").taints == (Taint("gpu.nvidia.com/gpu-lost", "", Effect.NO_EXECUTE),)
 
 
 # --- MIG --------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from driver.model.health_facts import Fact, Kind
 from driver.model.health_rules import judge
 from driver.model.snapshot import Snapshot
 from driver.pod_events import PodEvents
+from tests.unit.monitors import until
 from tests.unit.slices.helpers import snapshot
-from tests.unit.test_monitor import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
