@@ -23,6 +23,9 @@ SEE_NODE = "see-node"
 EXPLAIN = "explain"
 DISRUPT = "disrupt"
 
+REGISTERED = "registered with the kubelet"
+"""In the driver's log. A pod that comes sooner waits for more than a minute: the kubelet tries again only then."""
+
 WHY_NOT = {
     RESTART_KUBELET: "the kubelet can be stopped and started only in the embedded cluster",
     RESTART_DRIVER: "the driver can be stopped and started only where the suite started it (see --driver process)",

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance import manifests as m
 from tests.conformance.case import uuids
+from tests.conformance.cluster import REGISTERED
 
 WRONG = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "No"}}
 
@@ -85,6 +86,7 @@ async def test_a_restarted_driver_registers_again_and_its_slices_stay(case, pod_
     before = await case.slices()
     await case.cluster.stop_driver()
     await case.cluster.start_driver()
+    await case.cluster.driver_says(REGISTERED)
     await another_pod_works(case)
     after = await case.slices()
     assert _versions(after) == _versions(before)
@@ -97,6 +99,7 @@ async def test_a_restarted_driver_registers_again_and_its_slices_stay(case, pod_
 async def test_a_killed_driver_forgets_nothing(case, pod_with_gpu):
     await case.cluster.kill_driver()
     await case.cluster.start_driver()
+    await case.cluster.driver_says(REGISTERED)
     await another_pod_works(case)
     assert uuids(await case.given("another")).isdisjoint(uuids(await case.given("pod")))
     await case.delete("Pod", "pod")
@@ -175,6 +178,7 @@ async def test_a_node_where_both_start_again_goes_on(case, pod_with_gpu):
     await case.cluster.kill_driver()
     await case.cluster.start_kubelet()
     await case.cluster.start_driver()
+    await case.cluster.driver_says(REGISTERED)
     await case.published()
     await another_pod_works(case)
     await case.delete("Pod", "pod")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance import manifests as m
 from tests.conformance.case import results
+from tests.conformance.cluster import REGISTERED
 
 MIG = "mig.nvidia.com"
 UUID = re.compile(r"MIG-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -197,6 +198,7 @@ async def test_a_killed_driver_finds_its_partitions_again(case):
     uuids = await seen(case, "pod")
     await case.cluster.kill_driver()
     await case.cluster.start_driver()
+    await case.cluster.driver_says(REGISTERED)
     await create(case, "next", partition())
     await case.running("next")
     assert made(case) == uuids | await seen(case, "next")

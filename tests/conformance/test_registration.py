@@ -6,10 +6,10 @@ import pytest
 
 from tests.conformance import manifests as m
 from tests.conformance.case import uuids
+from tests.conformance.cluster import REGISTERED
 
 pytestmark = pytest.mark.needs("see-node", "restart-driver")
 
-REGISTERED = "registered with the kubelet"
 REFUSED = "the kubelet did not register the driver"
 
 

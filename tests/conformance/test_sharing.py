@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance import manifests as m
 from tests.conformance.case import results, uuids
+from tests.conformance.cluster import REGISTERED
 
 API = "resource.nvidia.com/v1beta1"
 ENVIRONMENT = m.script(m.SHOW, "env | grep -e GPU_DRA_MEMORY -e CUDA_MPS", "grep -e mps -e shm /proc/mounts || true")
@@ -137,6 +138,7 @@ async def test_a_killed_driver_finds_its_mps_daemons_again(case):
     await case.running("pod")
     await case.cluster.kill_driver()
     await case.cluster.start_driver()
+    await case.cluster.driver_says(REGISTERED)
     await gone(case, "pod")
     assert case.cluster.node.sharing("mps") == case.cluster.node.sharing("computeMode") == {}
 

@@ -6,11 +6,11 @@ import pytest
 
 from tests.conformance import manifests as m
 from tests.conformance.case import uuids
+from tests.conformance.cluster import REGISTERED
 
 pytestmark = [pytest.mark.needs("restart-driver"), pytest.mark.gpus(2)]
 
 NEW = {"pod_uid": "new"}
-REGISTERED = "registered with the kubelet"
 
 
 @pytest.fixture

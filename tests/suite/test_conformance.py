@@ -82,7 +82,7 @@ async def test_a_cluster_without_the_driver_fails_and_says_so(world):
 
 async def test_the_suite_starts_the_driver_reports_and_leaves_nothing(world, tmp_path):
     report = tmp_path / "report.xml"
-    chosen = "one_pod_gets_one_gpu or killed_driver or kubelet_was_down or nvlink-pair or deleted_slice"
+    chosen = "one_pod_gets_one_gpu or killed_driver or kubelet_was_down or nvlink-pair or deleted_slice or refused_reg"
     status, output = finished(world.suite(*world.process(), "-k", chosen, "--junitxml", str(report)))
     assert status == 0, output
     assert "needs restart-kubelet: the kubelet can be stopped and started only in the embedded cluster" in output
