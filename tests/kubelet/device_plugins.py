@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import grpc.aio
@@ -19,10 +20,15 @@ from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
 from driver.localcluster.kubelet.device_grants import Grants
 from driver.localcluster.kubelet.device_manager import DeviceManager
 from driver.localcluster.kubelet.times import Times
+from driver.model.ownership import Owner, Ownership
+from tests.kubelet.conftest import until
+from tests.unit.deviceplugin.helpers import config
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
     from pathlib import Path
+
+    from driver.model.snapshot import Snapshot
 
 GPU = "nvidia.com/gpu"
 
@@ -124,3 +130,21 @@ class Kubelet:
 
     def _changed(self) -> None:
         self.changes += 1
+
+
+async def offered(plugins: Plugins, kubelet: Kubelet, found: Snapshot, document: object = None, **flags: str) -> None:
+    """Offer what a node has, and wait until the kubelet has it."""
+    plugins.plugins.configure(config(document, **flags))
+    plugins.plugins.publish(found)
+    await until(lambda: sum(healthy for healthy, _ in plugins.heard.offered.values()) > 0)
+    await until(lambda: all(kubelet.counts(name) == (sum(counts), counts[0])
+                            for name, counts in plugins.heard.offered.items()))  # fmt: skip
+
+
+def ids_of(found: Snapshot) -> list[str]:
+    return [gpu.uuid for gpu in found.gpus]
+
+
+def drained(found: Snapshot, index: int) -> Snapshot:
+    owners = {**found.ownership, found.gpus[index].uuid: Ownership(owner=Owner.WITHHELD, wanted=Owner.DRA)}
+    return replace(found, ownership=MappingProxyType(owners))
