@@ -50,7 +50,7 @@ class StatusError(DriverError):
             "reason": self.reason,
             "code": self.code,
         }
-        return status | {"details": details} if details else status
+        return status | {"details": details} if details or self.code == 404 else status  # kubectl looks into a 404's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

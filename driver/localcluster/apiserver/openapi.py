@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.apiserver.registry import Registry, Served
 
+_DESCRIPTION: Final = (
+    "The embedded cluster knows names and types of fields, and nothing of what they mean. For that see "
+    "https://kubernetes.io/docs/reference/kubernetes-api/."
+)
 _PREFIX: Final = "#/components/schemas/"
 _PRIMITIVES: Final[Mapping[str, Object]] = {
     "string": {"type": "string"},
@@ -63,7 +67,7 @@ class OpenApi:
             type_ = type_name(served.api_version, served.resource.kind)
             if type_ is not None:
                 _collect(type_, schemas)
-                schemas[type_]["x-kubernetes-group-version-kind"] = [_gvk(served)]
+                schemas[type_] |= {"description": _DESCRIPTION, "x-kubernetes-group-version-kind": [_gvk(served)]}
                 paths.update(_paths(f"/{path}", served, type_))
         info = {"title": "Kubernetes (embedded)", "version": "v1"}
         return to_json({"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": schemas}})

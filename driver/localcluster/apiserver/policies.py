@@ -1,8 +1,8 @@
 """ValidatingAdmissionPolicies: evaluated for every write that comes over HTTP, in the version that the client speaks.
 
 Source: https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/. The cluster's own parts
-write to the store directly and are not asked. Parameters (`paramKind`) and audit annotations are not supported: a
-policy with the former fails, as its `failurePolicy` says.
+write to the store directly and are not asked. Parameters (`paramKind`) are refused with their policy, and there is no
+audit log for audit annotations.
 """
 
 from __future__ import annotations
@@ -97,10 +97,6 @@ def _denied(subject: Subject, message: str, reason: str) -> StatusError:
 def _failures(spec: Object, caller: Caller, subject: Subject, version: Served) -> Iterator[_Failure]:
     """Yield what speaks against the write; an expression without a value does unless `failurePolicy` is `Ignore`."""
     ignore = spec.get("failurePolicy") == "Ignore"
-    if spec.get("paramKind"):
-        if not ignore:
-            yield _Failure("policies with parameters (paramKind) are not supported by the embedded cluster")
-        return
     data = _data(caller, subject, version)
     try:
         if not _concerned(spec, data):

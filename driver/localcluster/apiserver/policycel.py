@@ -36,6 +36,17 @@ def evaluate(expression: str, data: Mapping[str, Any]) -> Any:
     return _plain(result.value())
 
 
+def fault(expression: str, kind: str = "") -> str:
+    """Return what is wrong with an expression that is to give a `bool` or a `string`; nothing if it may do so."""
+    from driver.localcluster.scheduler.cel import compile_message
+
+    try:
+        found = _compiled(expression).return_type().name().lower()
+    except RuntimeError as exc:
+        return f"compilation failed: {compile_message(str(exc))}"
+    return f"must evaluate to {kind}" if kind and found not in (kind, "dyn") else ""
+
+
 @lru_cache(maxsize=512)
 def _compiled(expression: str) -> Any:
     return _environment().compile(expression)

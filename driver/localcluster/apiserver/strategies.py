@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from driver.localcluster.apiserver import devices, workloads
 from driver.localcluster.apiserver.strategy import PLAIN, Strategy
+from driver.localcluster.apiserver.validation.admission import binding_errors, policy_errors
 from driver.localcluster.apiserver.validation.events import event_errors
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ _STRATEGIES: Final[Mapping[str, Strategy]] = {
     "resourceclaims": devices.CLAIM,
     "resourceclaimtemplates": devices.TEMPLATE,
     "deviceclasses": devices.CLASS,
+    "validatingadmissionpolicies": Strategy(validate=policy_errors),
+    "validatingadmissionpolicybindings": Strategy(validate=binding_errors),
 }
 
 

@@ -38,7 +38,7 @@ async def watch(store: Store, request: web.BaseRequest, target: Target) -> web.S
     if target.name:  # GET of one object with watch=true
         interest = store.interest(served.resource.plural, target.namespace, f"metadata.name={target.name}", "")
     initial = query.get("sendInitialEvents") == "true"
-    since = None if initial else _since(query.get("resourceVersion", ""), store.revision)
+    since = None if initial else known_revision(query.get("resourceVersion", ""), store.revision)
     stream = _Stream(request, served, query)
     try:
         subscription = store.subscribe(served.resource.plural, interest, since)
@@ -52,8 +52,11 @@ async def watch(store: Store, request: web.BaseRequest, target: Target) -> web.S
     return stream.response
 
 
-def _since(text: str, now: int) -> int | None:
-    """Return where to begin; None is the present state (asked for by no version or 0)."""
+def known_revision(text: str, now: int) -> int | None:
+    """Return the revision that a client asks for; None is the present one (asked for by none or 0).
+
+    :raises StatusError: 400 if it is no number, 504 if it is one of the future.
+    """
     if text in ("", "0"):
         return None
     if not text.isdecimal():
@@ -62,7 +65,8 @@ def _since(text: str, now: int) -> int | None:
         )
     if int(text) > now:
         message = f"Too large resource version: {text}, current: {now}"
-        raise StatusError(504, "Timeout", message, retry_after=1)
+        cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+        raise StatusError(504, "Timeout", message, details={"causes": [cause]}, retry_after=1)
     return int(text)
 
 

@@ -10,7 +10,7 @@ from driver.localcluster.apiserver.gate import Gate
 from driver.localcluster.apiserver.objects import Object, metadata, name_of, namespace_of
 from driver.localcluster.apiserver.options import delete_options, dry_run, field_validation, page
 from driver.localcluster.apiserver.patching import PATCH_TYPES, apply_patch
-from driver.localcluster.apiserver.streams import watch
+from driver.localcluster.apiserver.streams import known_revision, watch
 from driver.localcluster.apiserver.table import as_table, partial, wants
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Verbs:
 
     async def _list(self, request: web.BaseRequest, target: Target) -> web.StreamResponse:
         served, query = target.served, request.query
+        known_revision(query.get("resourceVersion", ""), self._store.revision)
         entries = self._entries(request, target)
         entries, meta = page(entries, query, self._store.revision)
         view = wants(request.headers.get("Accept", ""))

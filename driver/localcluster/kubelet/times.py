@@ -30,7 +30,7 @@ class Times:
     crash_backoff_max: float = 300.0
     crash_forgotten: float = 600.0
     grace: float = 1.0
-    """Factor on a pod's grace period and on the intervals of its probes."""
+    """Factor on a pod's grace period, its deadline, the intervals of its probes and the sleeps of its hooks."""
 
     def scaled(self, scale: float) -> Times:
         """Return these times with every wait multiplied by `scale`.

@@ -84,7 +84,7 @@ def compile(expression: str) -> Program:
     try:
         compiled = _environment().compile(expression)
     except RuntimeError as exc:
-        raise CelError(f"compilation failed: {_compile_message(str(exc))}") from exc
+        raise CelError(f"compilation failed: {compile_message(str(exc))}") from exc
     kind = compiled.return_type()
     if kind not in (cel.Type.BOOL, cel.Type.DYN):
         raise CelError(f"must evaluate to bool or the unknown type, not {kind.name().lower()}")
@@ -147,7 +147,7 @@ def _check_patterns(program: Program) -> None:
             raise CelError(f"compilation failed: ERROR: invalid matches argument {pattern!r}: {result.value()}")
 
 
-def _compile_message(raw: str) -> str:
+def compile_message(raw: str) -> str:
     """Turn the runtime's message into the API server's (`recordings/allocation.json`: syntax-error)."""
     text = raw.removeprefix("INVALID_ARGUMENT: ").removesuffix(" [INVALID_ARGUMENT]").replace(r"\u003F", "?")
     return text.partition("\nERROR: <input>:-1:-1:")[0]

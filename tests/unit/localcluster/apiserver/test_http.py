@@ -86,6 +86,14 @@ async def test_a_list_has_the_revision_to_watch_from(client):
     assert found["metadata"]["resourceVersion"] == str(client.server.store.revision)
 
 
+async def test_a_list_of_a_revision_that_is_not_known(client):
+    found = await client.ask("GET", f"{SLICES}?resourceVersion=999999")
+    assert (found.status, found.body["reason"], found.body["details"]["retryAfterSeconds"]) == (504, "Timeout", 1)
+    assert found.body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
+    assert (await client.ask("GET", f"{SLICES}?resourceVersion=abc")).status == 400
+    assert (await client.ask("GET", f"{SLICES}?resourceVersion=0")).status == 200
+
+
 async def test_a_list_can_be_selected(client):
     for name, node in (("a", "n1"), ("b", "n2")):
         await client.ask("POST", SLICES, a_slice(name, node))

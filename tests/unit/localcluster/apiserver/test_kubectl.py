@@ -176,6 +176,20 @@ async def test_explain_and_api_resources(kubectl):
     assert set(listed.split()) >= {"resourceslices.resource.k8s.io", "resourceclaims.resource.k8s.io"}
 
 
+async def test_explain_says_what_it_does_not_know(kubectl):
+    assert "see https://kubernetes.io/docs/" in " ".join((await ok(kubectl, "explain", "resourceclaim")).split())
+    code, _, err = await kubectl("explain", "resourceclaim", "--output=plaintext-openapiv2")
+    assert (code, "couldn't find resource" in err) == (1, True)
+
+
+async def test_what_is_not_there_is_refused(kubectl):
+    await ok(kubectl, "apply", "-f", "-", stdin=MANIFEST)
+    code, _, err = await kubectl("debug", "p", "--image=busybox")
+    assert (code, "ephemeral containers are disabled for this cluster" in err) == (1, True)
+    code, _, err = await kubectl("attach", "p")
+    assert (code, "the embedded cluster has no attach to pods" in err) == (1, True)
+
+
 @pytest.mark.parametrize("overlay", ["fake", "nvidia"])
 async def test_the_manifests_can_be_installed(kubectl, server, overlay):
     """`kubectl apply -k` twice: the second time nothing is new."""
