@@ -131,6 +131,7 @@ class _Draft:
         self._handle = -1
 
     def write(self) -> None:
+        """Make the temporary file."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         self._handle = os.open(self._temp, flags, self._mode)
         os.fchmod(self._handle, self._mode)
@@ -143,13 +144,16 @@ class _Draft:
         os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
+        """Wait until it is on the disk."""
         os.fsync(self._handle)
 
     def place(self) -> None:
+        """Give it its name."""
         os.replace(self._temp, self.path)  # noqa: PTH105 (hot path)
         self._temp = ""
 
     def discard(self) -> None:
+        """Close it, and remove it if it has not got its name."""
         if self._handle < 0:
             return
         os.close(self._handle)

@@ -88,6 +88,7 @@ class Upkeep:
                 await asyncio.sleep(_SETTLED)
             except OSError as exc:
                 log.debug("cannot watch %s: %s", self._cdi_dir, exc)
+                self._look()  # it may have gone with the files, and comes back with them
                 await asyncio.sleep(_WATCH_AGAIN)
 
     def _look(self) -> None:
