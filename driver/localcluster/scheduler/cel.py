@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MAPS = ("device.attributes", "device.capacity")
+_KINDS = {"str": "string", "float": "double", "dict": "map", "NoneType": "null_type"}  # as CEL names them
 
 
 class CelError(PermanentError):
@@ -45,7 +46,7 @@ class Program:
         """
         value = self.value(device)
         if not isinstance(value, bool):
-            kind = type(value).__name__
+            kind = _KINDS.get(type(value).__name__, type(value).__name__)
             raise CelRuntimeError(f"CEL result of type {kind} could not be converted to bool")
         return value
 

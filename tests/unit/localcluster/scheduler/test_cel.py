@@ -79,6 +79,7 @@ def test_these_are_true(expression):
         (f"{G}.minor.compareTo(quantity('1')) == 0", "no such overload"),
         (f"{G}.driverVersion.compareTo(quantity('1')) == 0", "no such overload"),
         (f"{G}.minor", "CEL result of type int could not be converted to bool"),
+        (f"{G}.productName", "CEL result of type string could not be converted to bool"),
         ("quantity(device.driver) == quantity('1')", "quantity: invalid value 'gpu.nvidia.com'"),
         ("1 / 0 == 1", "divide by zero"),
         ('quantity("1500m").asInteger() == 1', "cannot convert value to integer"),
