@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -81,7 +82,8 @@ def test_up_builds_creates_loads_installs_and_waits(world):
         ["kind", "create", "cluster"],
         ["kind", "load", "docker-image"],
     ]
-    assert "kind create cluster --name gpu-dra --image kindest/node:v1.36.1 --config - --wait 180s" in world.calls
+    (created,) = (call for call in world.calls if call.startswith("kind create cluster --name gpu-dra "))
+    assert re.search(r" --image kindest/node:v1\.36\.4@sha256:[0-9a-f]{64} --config - --wait 180s$", created)
     assert yaml.safe_load((world.state / "config").read_text())["kind"] == "Cluster"
     kubectl = [call for call in world.calls if call.startswith("kubectl")]
     assert all("--context kind-gpu-dra" in call for call in kubectl)
@@ -149,12 +151,12 @@ def test_help_shows_how_it_is_called(world, script):
     [
         (
             "1.34",
-            "v1.34.0",
+            "v1.34.11",
             {"DRAConsumableCapacity", "DRADeviceTaints", "DRAExtendedResource", "ResourceHealthStatus"},
         ),
         (
             "1.35",
-            "v1.35.0",
+            "v1.35.8",
             {
                 "DRAConsumableCapacity",
                 "DRADeviceTaints",
@@ -163,7 +165,7 @@ def test_help_shows_how_it_is_called(world, script):
                 "ResourceHealthStatus",
             },
         ),
-        ("1.36", "v1.36.1", set()),
+        ("1.36", "v1.36.4", set()),
         ("v1.37.2", "v1.37.2", set()),
     ],
 )
@@ -175,7 +177,8 @@ def test_the_configuration_follows_the_version(world, version, image, gates):
     assert "enable_cdi = true" in config["containerdConfigPatches"][0]
     assert {name for name, on in config.get("featureGates", {}).items() if on} == gates
     assert [node["role"] for node in config["nodes"]] == ["control-plane", "worker", "worker"]
-    assert f"--image kindest/node:{image} " in next(call for call in world.calls if call.startswith("kind create"))
+    created = next(call for call in world.calls if call.startswith("kind create"))
+    assert re.search(rf" --image kindest/node:{re.escape(image)}(@sha256:[0-9a-f]{{64}})? ", created)
     printed = world.run("kind-up", "--kubernetes", version, "--workers", "2", "--print-config").stdout
     assert yaml.safe_load(printed) == config
 
