@@ -16,6 +16,7 @@ from driver.localcluster.apiserver.audit import Call
 from driver.localcluster.apiserver.errors import StatusError, bad_request, method_not_allowed
 from driver.localcluster.apiserver.faults import ConnectionDroppedError
 from driver.localcluster.apiserver.identity import ANONYMOUS, User
+from driver.localcluster.apiserver.impersonation import acting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +63,8 @@ class Handler:
         user = self._user(request)
         call = Call(user=user.name, verb=request.method.lower(), path=request.path)
         try:
+            user = acting(request.headers, user, self._authorizer)
+            call = replace(call, user=user.name)
             target = self._target(request)
             if target is not None:
                 call = _described(request, user, target)
