@@ -27,6 +27,8 @@ class Resource:
     categories: tuple[str, ...] = ()
     stored: bool = True
     """False for a review, which is answered and forgotten."""
+    inert: bool = False
+    """Is it stored and nothing acts on it, here, so that whoever creates one is to be told?"""
     list_kind: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,29 +80,31 @@ def _core() -> tuple[Resource, ...]:
             group="", plural="services", kind="Service", namespaced=True, status=True, short_names=("svc",),
             categories=("all",),
         ),
-        Resource(group="", plural="limitranges", kind="LimitRange", namespaced=True, short_names=("limits",)),
+        Resource(
+            group="", plural="limitranges", kind="LimitRange", namespaced=True, short_names=("limits",), inert=True,
+        ),
         Resource(
             group="", plural="resourcequotas", kind="ResourceQuota", namespaced=True, status=True,
-            short_names=("quota",),
+            short_names=("quota",), inert=True,
         ),
     )  # fmt: skip
 
 
 def _workloads() -> tuple[Resource, ...]:
-    def workload(group: str, plural: str, kind: str, *short: str, scale: bool = False) -> Resource:
+    def workload(group: str, plural: str, kind: str, *short: str, scale: bool = False, inert: bool = False) -> Resource:
         return Resource(
             group=group, plural=plural, kind=kind, namespaced=True, status=True, generation=True, short_names=short,
-            categories=("all",), other_subresources=("scale",) if scale else (),
+            categories=("all",), other_subresources=("scale",) if scale else (), inert=inert,
         )  # fmt: skip
 
     return (
         workload("apps", "deployments", "Deployment", "deploy", scale=True),
         workload("apps", "replicasets", "ReplicaSet", "rs", scale=True),
-        workload("apps", "daemonsets", "DaemonSet", "ds"),
-        workload("apps", "statefulsets", "StatefulSet", "sts", scale=True),
+        workload("apps", "daemonsets", "DaemonSet", "ds", inert=True),
+        workload("apps", "statefulsets", "StatefulSet", "sts", scale=True, inert=True),
         Resource(group="apps", plural="controllerrevisions", kind="ControllerRevision", namespaced=True),
         workload("batch", "jobs", "Job"),
-        workload("batch", "cronjobs", "CronJob", "cj"),
+        workload("batch", "cronjobs", "CronJob", "cj", inert=True),
     )
 
 
@@ -126,7 +130,7 @@ def _policy() -> tuple[Resource, ...]:
         Resource(group="coordination.k8s.io", plural="leases", kind="Lease", namespaced=True),
         Resource(
             group="policy", plural="poddisruptionbudgets", kind="PodDisruptionBudget", namespaced=True, status=True,
-            short_names=("pdb",), generation=True,
+            short_names=("pdb",), generation=True, inert=True,
         ),
     )  # fmt: skip
 

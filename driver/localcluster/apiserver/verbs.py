@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from driver.localcluster.apiserver import answers, errors
 from driver.localcluster.apiserver.codec import decode, encoded, parse, shown, to_json
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.reviews import Reviews
     from driver.localcluster.apiserver.store import Store
     from driver.localcluster.apiserver.subresources import Subresources
+
+
+_CREATED: Final = 201
 
 
 class Verbs:
@@ -130,7 +133,10 @@ class Verbs:
     def _written(
         self, served: Served, obj: Object, *, status: int = 200, warnings: list[str] | None = None
     ) -> web.StreamResponse:
-        return answers.raw(to_json(shown(served, obj)), status=status, warnings=warnings or ())
+        said = list(warnings or ())
+        if served.resource.inert and status == _CREATED:
+            said.append(f"the embedded cluster stores a {served.resource.kind}, and nothing acts on it")
+        return answers.raw(to_json(shown(served, obj)), status=status, warnings=said)
 
     async def _delete(self, request: web.BaseRequest, target: Target, gate: Gate) -> web.StreamResponse:
         options = await delete_options(request)

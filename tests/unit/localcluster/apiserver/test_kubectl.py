@@ -194,8 +194,9 @@ async def test_what_is_not_there_is_refused(kubectl):
 async def test_the_manifests_can_be_installed(kubectl, server, overlay):
     """`kubectl apply -k` twice: the second time nothing is new."""
     path = DEPLOY / "overlays" / overlay
-    first = await ok(kubectl, "apply", "-k", path)
-    assert "daemonset.apps/" in first
+    code, first, err = await kubectl("apply", "-k", path)
+    assert (code, "daemonset.apps/" in first) == (0, True)
+    assert set(err.splitlines()) == {"Warning: the embedded cluster stores a DaemonSet, and nothing acts on it"}
     second = await ok(kubectl, "apply", "-k", path)
     assert "created" not in second
     assert server.store.get("deviceclasses", "gpu.nvidia.com")
