@@ -64,6 +64,7 @@ class PodWorker:
     def terminate(self, pod: Object | None = None) -> None:
         """Stop the pod: its object is gone from the API server; `pod` is what it was last."""
         self.pod = pod or self.pod
+        self._updated.set()
         self._stop.set()
 
     async def run(self) -> None:
@@ -231,7 +232,7 @@ class PodWorker:
 
     async def _end(self) -> None:
         """Stop all containers, then release the claims (again and again until it works) and the devices."""
-        await self._stop_containers()
+        await self._stop_in_time()
         self.publish()
         await self._release()
         self._released = True
@@ -248,18 +249,41 @@ class PodWorker:
             await asyncio.sleep(self._services.times.unprepare_retry)
         self._services.devices.release(self.uid)
 
-    async def _stop_containers(self) -> None:
-        services, loop = self._services, asyncio.get_running_loop()
+    async def _stop_in_time(self) -> None:
+        """Stop all containers; begin anew when somebody shortens the grace meanwhile, as a kubelet does."""
+        while True:
+            grace = self._grace()
+            stopping = asyncio.create_task(self._stop_containers(grace))
+            shorter = asyncio.create_task(self._shortened(grace))
+            try:
+                await asyncio.wait({stopping, shorter}, return_when=asyncio.FIRST_COMPLETED)
+                if stopping.done():
+                    return stopping.result()
+            finally:
+                for task in (stopping, shorter):
+                    task.cancel()
+                await asyncio.gather(stopping, shorter, return_exceptions=True)
+
+    def _grace(self) -> float:
+        """Return the grace period in real seconds."""
         given = metadata(self.pod).get("deletionGracePeriodSeconds")
-        grace = lifecycle.grace_of(services, self.pod) if given is None else given * services.times.grace
+        return lifecycle.grace_of(self._services, self.pod) if given is None else given * self._services.times.grace
+
+    async def _shortened(self, grace: float) -> None:
+        while self._grace() >= grace:
+            self._updated.clear()
+            await self._updated.wait()
+
+    async def _stop_containers(self, grace: float) -> None:
+        services, loop = self._services, asyncio.get_running_loop()
         deadline = loop.time() + grace
-        running = [container for container in self._services.runtime.of_pod(self.uid) if container.running]
-        for container in running:
+        known = [(container, self._states[container.request.name]) for container in services.runtime.of_pod(self.uid)]
+        running = [(item, state) for item, state in known if item.running or state.current is item]
+        for container, _ in running:
             self._event("Killing", f"Stopping container {container.request.name}")
         for sidecars in (False, True):
             left = max(deadline - loop.time(), min(grace, lifecycle.LEAST * services.times.grace))
-            batch = [(item, self._states[item.request.name]) for item in running]
-            batch = [(item, state) for item, state in batch if (state.role == "sidecar") is sidecars]
+            batch = [(item, state) for item, state in running if (state.role == "sidecar") is sidecars]
             await asyncio.gather(*(lifecycle.stop(services, self.pod, state.spec, item, left) for item, state in batch))
             for item, state in batch:
                 state.current, state.terminated = None, pod_state.terminated(item)

@@ -86,6 +86,19 @@ async def test_a_stop_hook_ends_with_its_container(bench: Bench) -> None:
     await gone(bench, "p")
 
 
+@pytest.mark.parametrize("hook", [{}, {"preStop": {"sleep": {"seconds": 1_000_000}}}], ids=["signal", "hook"])
+@pytest.mark.parametrize("grace", [1, 0])
+async def test_the_grace_can_be_shortened(bench: Bench, hook: dict[str, Any], grace: int) -> None:
+    spec = hooked(bench, "trap '' TERM; touch $D/up; while :; do sleep 0.01; done", **hook)
+    bench.pod("p", containers=[spec], terminationGracePeriodSeconds=1_000_000, **shared(bench))
+    await until((bench.paths.root / "up").exists)
+    bench.delete("p")
+    await until(lambda: bench.events("Killing"))
+    bench.delete("p", grace=grace)
+    await gone(bench, "p")
+    await until(lambda: not bench.kubelet.runtime.containers)
+
+
 async def test_a_liveness_probe_stops_with_the_hook(bench: Bench) -> None:
     probe = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 10,
              "terminationGracePeriodSeconds": 3000}  # fmt: skip
