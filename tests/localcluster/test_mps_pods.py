@@ -96,7 +96,7 @@ async def test_a_pod_and_its_daemons_pod_come_and_go_together(world: Sharing) ->
         assert daemon["metadata"]["labels"][DAEMON_LABEL] == claim["metadata"]["uid"]
         world.store.delete("pods", "train", "default")
         await until(lambda: world.phase("train") == "gone" and not world.daemons())
-        await until(lambda: world.left() == [], "the agent removes the files after the daemon's pod")
+        await until(lambda: world.left() == [])
 
 
 async def test_the_daemon_outlives_the_agent_and_is_found_again(world: Sharing) -> None:
@@ -107,7 +107,7 @@ async def test_the_daemon_outlives_the_agent_and_is_found_again(world: Sharing) 
     async with world.agent(*world.flags):
         world.store.delete("pods", "train", "default")
         await until(lambda: world.phase("train") == "gone" and not world.daemons())
-        await until(lambda: world.left() == [], "the agent removes the files after the daemon's pod")
+        await until(lambda: world.left() == [])
     assert before["metadata"]["uid"]
 
 
@@ -120,7 +120,7 @@ async def test_a_daemon_that_dies_makes_its_gpu_unhealthy_until_the_claim_is_rel
         await until(lambda: _taints(world))
         world.store.delete("pods", "train", "default")
         await until(lambda: world.phase("train") == "gone" and not _taints(world))
-        await until(lambda: world.left() == [], "the agent removes the files after the daemon's pod")
+        await until(lambda: world.left() == [])
 
 
 def _taints(world: Sharing) -> list[Any]:
