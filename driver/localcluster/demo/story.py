@@ -13,6 +13,7 @@ from driver.localcluster.apiserver.errors import StatusError
 from driver.localcluster.cluster import LocalCluster
 from driver.localcluster.demo import manifests
 from driver.localcluster.demo.agent import AgentProcess
+from driver.localcluster.kubelet.times import Times
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -29,6 +30,8 @@ PODS = ("vllm-0", "vllm-1")
 GREEDY = "one-too-many"
 _REMOVABLE = ("deployments", "statefulsets", "daemonsets", "replicasets", "jobs", "pods", "resourceclaims")
 """What may keep pods or claims alive, owners first. With --keep, people add to these and take away."""
+_HASTE = 0.1
+"""Factor on the waits of the kubelet that nobody would watch."""
 PATIENCE = 15.0
 """Seconds that a step may take."""
 
@@ -45,7 +48,8 @@ class Story:
         self._screen = screen
         self._gpus = gpus
         try:
-            self._cluster = LocalCluster(root, nodes=(NODE,), kubernetes=kubernetes, time_scale=0.1)
+            times = Times(grace=1 / _HASTE)  # what people write with --keep, grace and deadlines, holds as written
+            self._cluster = LocalCluster(root, nodes=(NODE,), kubernetes=kubernetes, time_scale=_HASTE, times=times)
         except DriverError as exc:
             raise StoryError(str(exc)) from exc
         command = self._cluster.agent_command(NODE, gpus=gpus)
