@@ -8,6 +8,7 @@ They live here since the file is open anyway: a tombstone costs one small write,
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import time
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,8 @@ from driver.model import names
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
+
+log = logging.getLogger(__name__)
 
 SLOTS: Final = 256
 """Unprepares that are remembered: far more than a node has within one call's deadline (45 s)."""
@@ -39,6 +42,7 @@ class LockFile:
         self._handle = -1
         self._tombs: bytes | None = None  # as read since the lock was taken
         self._turn = -1
+        self._unwritten: dict[str, int] = {}  # moments that the disk had no room for
 
     def __enter__(self) -> LockFile:
         """Wait for the lock; its directory is made if it is missing.
@@ -64,18 +68,25 @@ class LockFile:
     def bury(self, uid: str) -> None:
         """Note that a claim is unprepared now.
 
-        :raises StorageError: it can't be written.
+        What can't be written (a full disk) is remembered in this process: an unprepare is what makes room again.
+
+        :raises StorageError: the file can't be read.
         """
-        entry = f"{names.check_uid(uid)} {time.monotonic_ns()}".encode()
+        now = time.monotonic_ns()
+        entry = f"{names.check_uid(uid)} {now}".encode()
         tombs = self._read()
-        position = tombs.find(uid.encode() + b" ")
+        position = _find(tombs, uid)
         if position < 0:
             position = self._next_slot(tombs)
+        self._tombs = None
         try:
-            self._tombs = None
-            os.pwrite(self._handle, entry.ljust(_SLOT - 1) + b"\n", position - position % _SLOT)
+            whole = os.pwrite(self._handle, entry.ljust(_SLOT - 1) + b"\n", position) == _SLOT
+            why = "no room for a whole entry"
         except OSError as exc:
-            raise StorageError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
+            whole, why = False, exc.strerror or str(exc)
+        if not whole:
+            log.warning("Cannot write %s: %s. Other instances do not learn of this unprepare", self.path, why)
+            self._remember(uid, now)
 
     def buried_at(self, uid: str) -> int:
         """Return the moment of the claim's last unprepare (CLOCK_MONOTONIC, ns), 0 if it is not remembered.
@@ -83,10 +94,31 @@ class LockFile:
         :raises StorageError: the file can't be read.
         """
         tombs = self._read()
-        position = tombs.find(uid.encode() + b" ")
-        if position < 0 or position % _SLOT:
-            return 0
-        return _moment(tombs[position : position + _SLOT])
+        position = _find(tombs, uid)
+        written = _moment(tombs[position : position + _SLOT]) if position >= 0 else 0
+        return max(written, self._unwritten.get(uid, 0))
+
+    def forget_other_boots(self) -> None:
+        """Forget all if a moment is yet to come: the clock starts anew at each boot, so these are of a former one.
+
+        To be called before any unprepare of this process: entries of a shorter boot are older than all its calls.
+
+        :raises StorageError: the file can't be read or written.
+        """
+        tombs, now = self._read(), time.monotonic_ns()
+        if all(_moment(tombs[start : start + _SLOT]) <= now for start in range(0, len(tombs), _SLOT)):
+            return
+        self._tombs = None
+        try:
+            os.ftruncate(self._handle, 0)
+        except OSError as exc:
+            raise StorageError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
+
+    def _remember(self, uid: str, moment: int) -> None:
+        self._unwritten.pop(uid, None)
+        self._unwritten[uid] = moment
+        if len(self._unwritten) > SLOTS:
+            del self._unwritten[next(iter(self._unwritten))]
 
     def _next_slot(self, tombs: bytes) -> int:
         """Return where the next entry goes: at the end, or over an old one, in turn from the oldest on."""
@@ -122,6 +154,15 @@ class LockFile:
             return os.open(self.path, flags, 0o600)
         except OSError as exc:
             raise StorageError(f"cannot open {self.path}: {exc.strerror or exc}") from exc
+
+
+def _find(tombs: bytes, uid: str) -> int:
+    """Return where a claim's entry begins, or -1. Another UID may end like this one."""
+    key = uid.encode() + b" "
+    position = tombs.find(key)
+    while position % _SLOT and position >= 0:
+        position = tombs.find(key, position + 1)
+    return position
 
 
 def _moment(slot: bytes) -> int:

@@ -148,6 +148,7 @@ class ClaimState:
         :raises StorageError: the state can't be used.
         """
         with self._store.lock:
+            self._store.lock.forget_other_boots()
             self._store.prepare_directories()  # what another instance is writing now is no leftover
             self._cdi.files.sweep()
             self._store.refresh()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
+import time
 from dataclasses import replace
 
 from driver.claims import record as codec
@@ -117,3 +119,28 @@ async def test_S4_a_newer_records_extra_fields_survive_this_version(node: Node, 
         assert await one.prepare(1) == answer
         assert b'"future":1' in path.read_bytes()
         assert node.quarantined == []
+
+
+async def test_S6_an_unprepare_of_a_longer_boot_does_not_refuse_the_claim(node: Node, claims: Claims) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    async with instance(node, claims) as before:
+        await before.prepare(1)
+        await before.unprepare(1)
+    moment = time.monotonic_ns() + 10**15  # the clock begins anew at each boot
+    (node.claims_dir / "lock").write_bytes(f"{uid(1)} {moment}".encode().ljust(159) + b"\n")
+    node.boot_id = "boot-2"
+    async with instance(node, claims) as after:
+        assert devices(await after.prepare(1)) == ["gpu-0"]
+
+
+async def test_a_full_disk_keeps_nobody_from_unpreparing(node: Node, claims: Claims) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    async with instance(node, claims) as one:
+        await one.prepare(1)
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            assert await one.unprepare(1) is None
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert node.leftovers() == []

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ def test_a_uid_that_ends_like_another_is_another(tmp_path: Path) -> None:
     with LockFile(tmp_path / "lock") as lock:
         lock.bury("xa")
         assert lock.buried_at("a") == 0
+        lock.bury("a")
+        assert lock.buried_at("a") > lock.buried_at("xa") > 0
 
 
 def test_only_the_oldest_is_forgotten_when_the_ring_is_full(tmp_path: Path) -> None:
@@ -127,3 +130,35 @@ def test_a_lock_that_is_no_file_is_a_storage_error(tmp_path: Path) -> None:
             lock.buried_at("a")
         with pytest.raises(StorageError, match="cannot read"):
             lock.bury("a")
+
+
+def test_S6_unprepares_of_a_longer_boot_are_forgotten_those_of_this_one_are_not(tmp_path: Path) -> None:
+    with LockFile(tmp_path / "lock") as lock:
+        lock.bury("mine")
+        lock.forget_other_boots()
+        assert lock.buried_at("mine") > 0
+    with (tmp_path / "lock").open("ab") as file:
+        file.write(f"theirs {time.monotonic_ns() + 10**15}".encode().ljust(159) + b"\n")
+    with LockFile(tmp_path / "lock") as lock:
+        lock.forget_other_boots()
+        assert lock.buried_at("theirs") == 0
+        lock.bury("theirs")
+        assert 0 < lock.buried_at("theirs") <= time.monotonic_ns()
+
+
+@pytest.mark.parametrize("room", [160, 170])
+def test_what_a_full_disk_has_no_room_for_is_remembered_by_this_instance(tmp_path: Path, room: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with LockFile(tmp_path / "lock") as lock:
+        lock.bury("written")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        try:
+            for number in range(SLOTS + 1):
+                lock.bury(f"uid-{number}")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert lock.buried_at("uid-0") == 0
+        assert all(lock.buried_at(f"uid-{number}") > 0 for number in range(1, SLOTS + 1))
+        assert lock.buried_at("written") > 0
+        lock.bury("uid-7")
+        assert lock.buried_at("uid-7") > lock.buried_at(f"uid-{SLOTS}")
