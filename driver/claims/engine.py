@@ -39,6 +39,7 @@ from driver.claims.strays import remove_strays
 from driver.claims.turns import Turns
 from driver.errors import (
     ApiNotFoundError,
+    ApiUnavailableError,
     ClaimRefusedError,
     DeviceHeldError,
     DeviceNotReadyError,
@@ -203,6 +204,8 @@ class ClaimEngine:
             with self._turns.reading():
                 claim = await self._claims.claim(ref.namespace, ref.name)
         except ApiNotFoundError as exc:
+            if not exc.reason:  # the API is away, not the claim
+                raise ApiUnavailableError(f"claim {ref} can't be read: {exc}", status=exc.status) from exc
             raise ClaimRefusedError(f"claim {ref} does not exist any more") from exc
         allocated = allocation.decode(claim, ref)
         known = self._state.recall(allocated)
@@ -267,8 +270,10 @@ class ClaimEngine:
         try:
             claim = await self._claims.claim(ref.namespace, ref.name)
             current = allocation.decode(claim, ref)
-        except (ApiNotFoundError, ClaimRefusedError):
-            return True  # deleted, replaced by another of the same name, or deallocated
+        except ApiNotFoundError as exc:
+            return bool(exc.reason)  # without one the API is away, not the claim
+        except ClaimRefusedError:
+            return True  # replaced by another of the same name, or deallocated
         except DriverError:
             return False  # not known: keep it
         return {result.device for result in current.results}.isdisjoint(one.device for one in record.holdings)

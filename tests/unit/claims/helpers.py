@@ -123,7 +123,7 @@ class Claims:
         if self.errors:
             raise self.errors.pop(0)
         if name not in self.objects:
-            raise ApiNotFoundError(f'resourceclaims "{name}" not found', status=404)
+            raise ApiNotFoundError(f'resourceclaims "{name}" not found', status=404, reason="NotFound")
         return self.objects[name]
 
 

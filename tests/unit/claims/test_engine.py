@@ -11,6 +11,7 @@ from driver.claims.allocation import ClaimRef
 from driver.errors import (
     ApiForbiddenError,
     ApiInvalidError,
+    ApiNotFoundError,
     ApiUnauthorizedError,
     ApiUnavailableError,
     ClaimRefusedError,
@@ -98,6 +99,19 @@ async def test_one_call_with_many_claims_fails_only_the_bad_ones(harness: Harnes
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_api_that_is_not_served_is_no_claim_that_is_gone(harness: Harness) -> None:
+    harness.claims.add(claim(1, result("gpu-0")))
+    harness.claims.errors.append(ApiNotFoundError("the API server does not serve resource.k8s.io", status=404))
+    assert devices(await harness.prepare(1, within=5)) == ["gpu-0"]
+    harness.claims.errors += [ApiNotFoundError("404: default backend", status=404)] * 2
+    answer = await harness.prepare(1, within=0.05)
+    assert isinstance(answer, ApiUnavailableError)
+    assert "can't be read: 404: default backend" in str(answer)
+    assert await harness.engine.reconcile() == 0
+    assert harness.claims.errors == []
+    assert len(await harness.engine.records()) == 1
 
 
 async def test_a_claim_that_is_gone_is_refused_at_once(harness: Harness) -> None:
