@@ -140,8 +140,12 @@ class _Draft:
             view = view[os.write(self._handle, view) :]
 
     def start(self) -> None:
-        """Have the kernel begin to write: what Linux does first when told that a file's pages won't be needed."""
-        os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        """Have the kernel begin to write: what Linux does first when told that a file's pages won't be needed.
+
+        Not every file system and sandbox takes advice; `sync` does all of it then.
+        """
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
         """Wait until it is on the disk."""

@@ -47,7 +47,7 @@ class LockFile:
     def __enter__(self) -> LockFile:
         """Wait for the lock; its directory is made if it is missing.
 
-        :raises StorageError: the file can't be opened.
+        :raises StorageError: the file can't be opened or locked.
         """
         while True:
             if self._handle < 0:
@@ -133,11 +133,22 @@ class LockFile:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            self.waiting = True
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX)
-            finally:
-                self.waiting = False
+            self._wait()
+        except OSError as exc:
+            raise self._cannot_lock(exc) from exc
+
+    def _wait(self) -> None:
+        self.waiting = True
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+        except OSError as exc:
+            raise self._cannot_lock(exc) from exc
+        finally:
+            self.waiting = False
+
+    def _cannot_lock(self, error: OSError) -> StorageError:
+        why = error.strerror or error
+        return StorageError(f"cannot lock {self.path}: {why}; is it on a file system without locks, such as some NFS?")
 
     def _read(self) -> bytes:
         if self._tombs is None:

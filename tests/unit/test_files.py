@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import resource
 from typing import TYPE_CHECKING
 
@@ -53,6 +55,17 @@ def test_several_files_succeed_and_fail_alone(tmp_path: Path) -> None:
     assert (tmp_path / "c").read_bytes() == b"3"
     assert set(files.remove_all([tmp_path / "a", tmp_path / "b", tmp_path / "nothing"])) == {tmp_path / "b"}
     assert not (tmp_path / "a").exists()
+
+
+def test_a_file_system_that_takes_no_advice_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    assert files.write_all({tmp_path / "a": b"1"}) == {}
+    assert (tmp_path / "a").read_bytes() == b"1"
 
 
 def test_removing_says_whether_it_was_there(tmp_path: Path) -> None:

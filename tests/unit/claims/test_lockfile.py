@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import resource
 import threading
@@ -162,3 +164,17 @@ def test_what_a_full_disk_has_no_room_for_is_remembered_by_this_instance(tmp_pat
         assert lock.buried_at("written") > 0
         lock.bury("uid-7")
         assert lock.buried_at("uid-7") > lock.buried_at(f"uid-{SLOTS}")
+
+
+@pytest.mark.parametrize("refused", [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX])
+def test_a_file_system_without_locks_is_a_storage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    def flock(_: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available") if operation == refused else BlockingIOError
+
+    lock = LockFile(tmp_path / "lock")
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StorageError, match=r"cannot lock .*/lock: No locks available"), lock:
+        pass
+    assert not lock.waiting
