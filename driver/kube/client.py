@@ -89,9 +89,8 @@ class KubeClient:
         token = _continue_of(whole)
         while token:
             page = await self._page(path, {**query, "continue": token})
-            whole.setdefault("items", []).extend(page.get("items") or [])
+            whole["items"].extend(page["items"])
             token = _continue_of(page)
-        whole["items"] = whole.get("items") or []
         return whole
 
     async def create(self, path: str, body: JsonObject) -> JsonObject:
@@ -152,7 +151,15 @@ class KubeClient:
         await self.aclose()
 
     async def _page(self, path: str, query: Mapping[str, str]) -> JsonObject:
-        return await self.get(_with_query(path, query))
+        page = await self.get(_with_query(path, query))
+        items = page["items"] = page.get("items") or []
+        if (
+            not isinstance(page.get("metadata") or {}, dict)
+            or not isinstance(items, list)
+            or not all(map(_named, items))
+        ):
+            raise ApiUnavailableError(f"GET {path}: {self.server} answered with something else than a list of objects")
+        return page
 
     async def _send(self, method: str, path: str, body: Any, content_type: str) -> JsonObject:
         data = json.dumps(body, separators=(",", ":")).encode()
@@ -184,6 +191,12 @@ def _continue_of(page: JsonObject) -> str:
     return str((page.get("metadata") or {}).get("continue") or "")
 
 
+def _named(item: object) -> bool:
+    """Say whether this is an object as the API server has them; else what answers is something else."""
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    return isinstance(metadata, dict) and isinstance(metadata.get("name"), str)
+
+
 def _event(path: str, line: bytes) -> WatchEvent:
     try:
         value = json.loads(line)
@@ -194,4 +207,6 @@ def _event(path: str, line: bytes) -> WatchEvent:
         raise ApiUnavailableError(f"watch {path}: an event without an object")
     if kind == "ERROR":
         raise failures.from_status(f"watch {path}", item)
+    if not _named(item) and not (kind == "BOOKMARK" and isinstance(item.get("metadata"), dict)):
+        raise ApiUnavailableError(f"watch {path}: an event about an object without a name")
     return WatchEvent(type=str(kind), object=item)

@@ -98,7 +98,7 @@ class ResourceApi:
 
         async def ask(version: str) -> tuple[list[JsonObject], str]:
             answer = await self._client.list(_slices(version), field_selector=field_selector)
-            items = [from_version(item, version) for item in answer["items"]]
+            items = [from_version(item, version, whole=True) for item in answer["items"]]
             return items, str((answer.get("metadata") or {}).get("resourceVersion") or "")
 
         return await self._on_served(ask)
@@ -121,7 +121,7 @@ class ResourceApi:
 
         async def ask(version: str) -> JsonObject:
             stored = await self._client.create(_slices(version), to_version(item, version))
-            return from_version(stored, version)
+            return from_version(stored, version, whole=True)
 
         return await self._on_served(ask)
 
@@ -130,7 +130,7 @@ class ResourceApi:
 
         async def ask(version: str) -> JsonObject:
             path = f"{_slices(version)}/{item['metadata']['name']}"
-            return from_version(await self._client.update(path, to_version(item, version)), version)
+            return from_version(await self._client.update(path, to_version(item, version)), version, whole=True)
 
         return await self._on_served(ask)
 

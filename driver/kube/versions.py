@@ -24,12 +24,12 @@ def to_version(item: JsonObject, version: str) -> JsonObject:
     return _converted(item, version, _wrap if version == "v1beta1" else None)
 
 
-def from_version(item: JsonObject, version: str) -> JsonObject:
-    """Return a ResourceSlice of `version` as v1 has it.
+def from_version(item: JsonObject, version: str, *, whole: bool = False) -> JsonObject:
+    """Return a ResourceSlice of `version` as v1 has it; `whole` if it must be one, no bookmark.
 
     :raises ApiInvalidError: it is none, so that what answered is no API server.
     """
-    if not _is_slice(item):
+    if not _is_slice(item) or (whole and not _is_whole(item)):
         raise ApiInvalidError(f"an object that is no ResourceSlice came instead of one: {str(item)[:_SHOWN]}")
     return _converted(item, "v1", _unwrap if version == "v1beta1" else None)
 
@@ -42,6 +42,11 @@ def _is_slice(item: JsonObject) -> bool:
         and isinstance(devices, list)
         and all(isinstance(one, dict) for one in devices)
     )
+
+
+def _is_whole(item: JsonObject) -> bool:
+    metadata = item.get("metadata") or {}
+    return isinstance(item.get("spec"), dict) and isinstance(metadata.get("name"), str)
 
 
 def _converted(item: JsonObject, version: str, change: Any) -> JsonObject:

@@ -12,7 +12,14 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from driver.errors import ApiConflictError, ApiGoneError, ApiNotFoundError, DriverError, PermanentError
+from driver.errors import (
+    ApiConflictError,
+    ApiGoneError,
+    ApiNotFoundError,
+    ApiUnavailableError,
+    DriverError,
+    PermanentError,
+)
 from driver.kube.resources import PARTITIONABLE_SINCE
 from driver.model.shares import EXCLUSIVE
 from driver.slices.backoff import Backoff, Repairs
@@ -150,7 +157,11 @@ class SlicePublisher:
             node = await self._client.get(f"/api/v1/nodes/{name}")
         except ApiNotFoundError as error:
             raise ApiNotFoundError(f"there is no Node {name!r} (check the setting of the node's name)") from error
-        self._owner = replace(self._owner, node_uid=str(node["metadata"]["uid"]))
+        metadata = node.get("metadata")
+        uid = metadata.get("uid") if isinstance(metadata, dict) else None
+        if not isinstance(uid, str):
+            raise ApiUnavailableError(f"GET /api/v1/nodes/{name}: what came is no Node: it has no metadata.uid")
+        self._owner = replace(self._owner, node_uid=uid)
         self._losses = losses
 
     async def _know_server(self, *, partitions: bool) -> None:

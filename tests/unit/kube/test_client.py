@@ -68,12 +68,31 @@ async def test_a_list_reads_all_pages(serve: Serve) -> None:
     async def pages(request: web.BaseRequest) -> web.Response:
         page = int(request.query.get("continue", "0"))
         onward = {"continue": str(page + 1)} if page < 2 else {}
-        return web.json_response({"metadata": {"resourceVersion": "7", **onward}, "items": [{"n": page}]})
+        return web.json_response(
+            {"metadata": {"resourceVersion": "7", **onward}, "items": [{"metadata": {"name": str(page)}}]}
+        )
 
     client = await serve(pages)
     whole = await client.list("/x", field_selector="a=b")
-    assert whole["items"] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    assert [item["metadata"]["name"] for item in whole["items"]] == ["0", "1", "2"]
     assert whole["metadata"]["resourceVersion"] == "7"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"items": 5},
+        {"items": [5]},
+        {"items": [None]},
+        {"items": [{}]},
+        {"items": [{"metadata": {"name": 5}}]},
+        {"items": [], "metadata": 5},
+    ],
+)
+async def test_what_is_no_list_of_objects_is_an_error(serve: Serve, body: dict[str, Any]) -> None:
+    client = await serve(lambda request: answer(json.dumps(body).encode()))
+    with pytest.raises(ApiUnavailableError, match=r"GET /x: .* something else than a list of objects"):
+        await client.list("/x")
 
 
 async def test_an_update_of_an_old_object_is_a_conflict(client: KubeClient) -> None:
@@ -322,6 +341,11 @@ async def test_a_watch_takes_long_lines_in_pieces_and_bookmarks(serve: Serve) ->
         (b'{"type": "ADDED"}\n', ApiUnavailableError),
         (b'{"type": "ADDED", "object": 3}\n', ApiUnavailableError),
         (b"[]\n", ApiUnavailableError),
+        (_lines({"type": "ADDED", "object": {}}), ApiUnavailableError),
+        (_lines({"type": "MODIFIED", "object": {"metadata": 5}}), ApiUnavailableError),
+        (_lines({"type": "DELETED", "object": {"metadata": {"name": None}}}), ApiUnavailableError),
+        (_lines({"type": "BOOKMARK", "object": {"metadata": []}}), ApiUnavailableError),
+        (_lines({"type": 5, "object": {"metadata": {}}}), ApiUnavailableError),
     ],
 )
 async def test_a_bad_event_is_an_error(serve: Serve, line: bytes, kind: type[ApiError]) -> None:
@@ -334,10 +358,10 @@ async def test_a_watch_that_is_cut_amid_an_event_just_ends(serve: Serve) -> None
     async def cut(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        await response.write(_lines({"type": "ADDED", "object": {"n": 1}}, b'{"type": "ADD'))
+        await response.write(_lines({"type": "ADDED", "object": {"metadata": {"name": "a"}}}, b'{"type": "ADD'))
         assert request.transport is not None
         request.transport.close()
         return response
 
     client = await serve(cut)
-    assert [event.object async for event in client.watch("/x")] == [{"n": 1}]
+    assert [event.object async for event in client.watch("/x")] == [{"metadata": {"name": "a"}}]

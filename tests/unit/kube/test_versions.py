@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from typing import Any
 
 import pytest
 
+from driver.errors import ApiInvalidError
 from driver.kube.versions import VERSIONS, from_version, to_version
 
 DEVICE = {
@@ -43,3 +45,11 @@ def test_a_slice_without_devices_is_left_alone(spec: object) -> None:
     item = {"metadata": {"resourceVersion": "1"}, "spec": spec}
     assert from_version(item, "v1beta1")["spec"] == spec
     assert "spec" not in from_version({"metadata": {}}, "v1beta1")  # a bookmark
+
+
+@pytest.mark.parametrize(
+    "item", [{}, {"metadata": {"name": "s"}}, {"metadata": {"name": 5}, "spec": {}}, {"metadata": None, "spec": {}}]
+)
+def test_what_the_server_stores_is_a_whole_slice(item: dict[str, Any]) -> None:
+    with pytest.raises(ApiInvalidError, match="no ResourceSlice"):
+        from_version(item, "v1", whole=True)

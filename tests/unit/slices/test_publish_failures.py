@@ -166,3 +166,16 @@ async def test_an_unexpected_error_costs_an_update_not_the_process(
             patch.undo()
             await complete(publisher)
     assert "publishing failed unexpectedly" in caplog.text
+
+
+async def test_a_node_without_a_uid_is_told_and_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    get = KubeClient.get
+
+    async def garbage(client: KubeClient, path: str) -> dict[str, Any]:
+        return {"metadata": {}} if path.startswith("/api/v1/nodes/") else await get(client, path)
+
+    monkeypatch.setattr(KubeClient, "get", garbage)
+    async with node.publisher(snapshot("l4")) as publisher:
+        await until(lambda: "it has no metadata.uid" in publisher.state.error)
+        monkeypatch.undo()
+        await complete(publisher)
