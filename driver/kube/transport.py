@@ -124,9 +124,13 @@ class Transport:
         except TimeoutError as error:
             raise ApiUnavailableError(f"{operation}: {self._cluster.server} did not answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ApiUnavailableError(
-                f"{operation}: {self._cluster.server}: {error or type(error).__name__}"
-            ) from error
+            raise ApiUnavailableError(f"{operation}: {self._cluster.server}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    """Say why there was no answer: the same at each try, as events with the same words are one."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
 
 
 async def _limited(answer: aiohttp.ClientResponse, operation: str) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from driver.errors import (
     ApiConflictError,
@@ -200,6 +201,18 @@ async def test_a_dropped_connection_is_unavailable(server: ApiServer, client: Ku
     server.faults.add(Fault(drop=True))
     with pytest.raises(ApiUnavailableError):
         await client.create(NODES, {"metadata": {"name": "a"}})
+
+
+async def test_a_server_that_is_not_there_is_told_in_the_same_words_each_time(
+    server: ApiServer, client: KubeClient
+) -> None:
+    await server.stop()
+    with pytest.raises(ApiUnavailableError) as caught:
+        await client.get(NODES)
+    with pytest.raises(ApiUnavailableError) as again:
+        await client.get(NODES)
+    address = ("127.0.0.1", URL(client.server).port)
+    assert str(caught.value) == f"GET {NODES}: {client.server}: Connect call failed {address}" == str(again.value)
 
 
 async def test_a_slow_server_is_unavailable(serve: Serve) -> None:
