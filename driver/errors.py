@@ -64,12 +64,16 @@ class ClaimRefusedError(PermanentError):
 
 
 class DeviceHeldError(PermanentError):
-    """A device is held by another prepared claim; `holder` is that claim's UID."""
+    """A device is held by another prepared claim; `holder` is that claim's UID, `claim` its name if it is known."""
 
-    def __init__(self, device: str, held: str, holder: str) -> None:
+    def __init__(self, device: str, held: str, holder: str, claim: str = "") -> None:
         what = "it" if held == device else f"{held} of the same GPU"
-        super().__init__(f"device {device} can't be prepared: {what} is held by the prepared claim with uid {holder}")
+        super().__init__(
+            f"device {device} can't be prepared: {what} is held by the prepared claim {claim or f'with uid {holder}'}, "
+            "and is free when no pod uses that one any more; `gpu-dra status` in the agent's pod shows who does"
+        )
         self.device = device
+        self.held = held
         self.holder = holder
 
 

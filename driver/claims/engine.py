@@ -244,7 +244,7 @@ class ClaimEngine:
             return
         if await self._is_gone(holder):
             raise DeviceNotReadyError(f"{held}; that claim is gone, but a pod still uses it") from held
-        raise held
+        raise DeviceHeldError(held.device, held.held, held.holder, str(holder.claim)) from held
 
     async def _remove_strays(self) -> None:
         await remove_strays(

@@ -15,7 +15,8 @@ async def test_S11_a_second_claim_on_a_gpu_is_refused_and_the_holder_named(harne
     await harness.prepare(1)
     refused = await harness.prepare(2, within=30)
     assert isinstance(refused, DeviceHeldError)
-    assert uid(1) in str(refused)
+    assert f"gpu-0 can't be prepared: it is held by the prepared claim default/claim-1 (uid {uid(1)})" in str(refused)
+    assert "gpu-dra status" in str(refused)
     assert harness.node.leftovers() == [f"{uid(1)}.json", uid(1)]
 
 
