@@ -31,6 +31,7 @@ from driver.claims.operations import (
     Prepare,
     Undo,
     Unprepare,
+    as_outcome,
     within,
 )
 from driver.claims.recording import daemons
@@ -110,8 +111,8 @@ class ClaimEngine:
             try:
                 allocation.check_ref(ref)
                 return await self._retry.until(deadline, lambda: self._prepare_once(ref, began))
-            except DriverError as exc:
-                return exc
+            except Exception as exc:  # even a bug costs the other claims of the call nothing
+                return as_outcome(exc)
 
         return await _each(refs, one)
 
@@ -122,8 +123,8 @@ class ClaimEngine:
             try:
                 names.check_uid(ref.uid)
                 return await self._retry.until(deadline, lambda: self._unprepare_once(Unprepare(claim=ref)))
-            except DriverError as exc:
-                return exc
+            except Exception as exc:  # even a bug costs the other claims of the call nothing
+                return as_outcome(exc)
 
         return await _each(refs, one)
 

@@ -49,6 +49,8 @@ async def _file_lock(path: Path) -> AsyncIterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             await _wait(handle)
+        except OSError as exc:
+            raise StorageError(f"cannot lock {path}: {exc.strerror or exc}") from exc
         yield
     finally:
         os.close(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from driver.claims.allocation import Allocation, ClaimRef
     from driver.claims.effect import Effect, Key
     from driver.claims.record import Record
+
+log = logging.getLogger(__name__)
 
 Answer = tuple[PreparedDevice, ...]
 
@@ -114,6 +117,14 @@ class Undo:
 
 
 Outcome = Answer | Observe | Pending | Undo | DriverError | None
+
+
+def as_outcome(error: Exception) -> DriverError:
+    """Return an error as what a claim is told; a bug goes to the log with all that is known of it."""
+    if isinstance(error, DriverError):
+        return error
+    log.error("Internal error while changing claims", exc_info=error)
+    return DriverError(f"internal error: {error!r}; see the driver's log")
 
 
 def within(gpus: tuple[str, ...], outcome: Outcome) -> Outcome:

@@ -29,6 +29,7 @@ from driver.claims.operations import (
     Prepare,
     Undo,
     Unprepare,
+    as_outcome,
     runs_of,
 )
 from driver.claims.plan import make_plan
@@ -181,8 +182,8 @@ class ClaimState:
         for operation in group:
             try:
                 outcomes[operation.uid] = self._run_one(operation, writes, drops)
-            except DriverError as exc:
-                outcomes[operation.uid] = exc
+            except Exception as exc:  # even a bug costs the other claims of the turn nothing
+                outcomes[operation.uid] = as_outcome(exc)
         if writes:
             for uid, error in self._store.put(writes).items():
                 with contextlib.suppress(StorageError):  # what stays is a leftover that the next start removes

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, TypeVar
 
+from driver.claims.operations import as_outcome
 from driver.claims.worker import Worker
-from driver.errors import DriverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from driver.claims.operations import Operation, Outcome
     from driver.claims.state import ClaimState
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -91,12 +88,5 @@ class Turns:
                 self._idle.set()
 
         self._worker.call(
-            lambda: self._state.run(operations), end, lambda error: end([_outcome(error)] * len(operations))
+            lambda: self._state.run(operations), end, lambda error: end([as_outcome(error)] * len(operations))
         )
-
-
-def _outcome(error: Exception) -> DriverError:
-    if isinstance(error, DriverError):
-        return error
-    log.error("Internal error while changing claims", exc_info=error)
-    return DriverError(f"internal error: {error!r}; see the driver's log")

@@ -101,6 +101,32 @@ async def test_one_call_with_many_claims_fails_only_the_bad_ones(harness: Harnes
 # --- refusals --------------------------------------------------------------------------------------------------------
 
 
+async def test_a_bug_costs_one_claim_of_a_call(harness: Harness) -> None:
+    harness.claims.add(claim(1, result("gpu-0")))
+    harness.claims.add(claim(2, result("gpu-1")))
+    harness.claims.errors.append(ValueError("a bug"))
+    first, second = await harness.prepare(1, 2)
+    assert str(first) == "internal error: ValueError('a bug'); see the driver's log"
+    assert devices(second) == ["gpu-1"]
+
+
+async def test_a_bug_costs_one_claim_of_a_turn(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (1, 2, 3):
+        harness.claims.add(claim(number, result(f"gpu-{number}")))
+    write = harness.node.cdi.write
+
+    def broken(claim_uid: str, data: bytes) -> None:
+        if claim_uid == uid(2):
+            raise ValueError("a bug")
+        write(claim_uid, data)
+
+    monkeypatch.setattr(harness.node.cdi, "write", broken)
+    first, second, third = await harness.prepare(1, 2, 3)
+    assert (devices(first), devices(third)) == (["gpu-1"], ["gpu-3"])
+    assert "internal error: ValueError('a bug')" in str(second)
+    assert harness.node.leftovers() == [f"{uid(1)}.json", f"{uid(3)}.json", uid(1), uid(3)]
+
+
 async def test_an_api_that_is_not_served_is_no_claim_that_is_gone(harness: Harness) -> None:
     harness.claims.add(claim(1, result("gpu-0")))
     harness.claims.errors.append(ApiNotFoundError("the API server does not serve resource.k8s.io", status=404))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import threading
 from typing import TYPE_CHECKING
 
@@ -95,3 +97,13 @@ async def test_a_lock_that_can_t_be_opened_is_an_error_and_frees_the_others(tmp_
     visitor = Visitor(GpuLocks(tmp_path), "GPU-0")
     await visitor.inside.wait()
     await visitor.leave()
+
+
+async def test_a_file_system_without_locks_is_a_storage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(StorageError, match=r"cannot lock .*/GPU-1.lock: No locks available"):
+        async with GpuLocks(tmp_path).hold(["GPU-1"]):
+            raise AssertionError
