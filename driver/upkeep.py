@@ -72,7 +72,9 @@ class Upkeep:
         while True:
             await self._stale.wait()
             self._stale.clear()
-            await told(self._engine.refresh_cdi(), "refreshing the CDI files")
+            if not await told(self._engine.refresh_cdi(), "refreshing the CDI files"):
+                await asyncio.sleep(_SETTLE_AGAIN)  # a full or read-only disk; nothing else would say that it is not
+                self._stale.set()
 
     async def _watch_cdi(self) -> None:
         """Notice files that vanish: a container that is restarted needs its file, and brings no new call (C1).

@@ -145,7 +145,7 @@ class ClaimEngine:
     async def refresh_cdi(self) -> None:
         """Rebuild CDI files that vanished or that another driver version changes. Call for each new snapshot.
 
-        :raises StorageError: the state can't be read.
+        :raises StorageError: the state can't be read, or a file not be written; call again.
         """
         await self._turns.run(self._state.refresh_cdi)
 

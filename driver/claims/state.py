@@ -162,8 +162,9 @@ class ClaimState:
     def refresh_cdi(self) -> None:
         """Rebuild the CDI files of prepared claims that vanished or have changed (C1, driver upgrades).
 
-        :raises StorageError: the state can't be read or locked.
+        :raises StorageError: the state can't be read or locked, or a file can't be written now; all others are.
         """
+        failed: StorageError | None = None
         with self._store.lock:
             self._store.refresh()
             for record in self._store.records.values():
@@ -172,6 +173,9 @@ class ClaimState:
                         self._cdi.restore(record)
                     except DriverError as exc:
                         log.warning("The CDI file of claim %s can't be rebuilt: %s", record.claim, exc)
+                        failed = exc if isinstance(exc, StorageError) else failed
+        if failed is not None:
+            raise failed
 
     # --- prepare -----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ import shutil
 import time
 from dataclasses import replace
 
+import pytest
+
 from driver.claims import record as codec
 from driver.errors import DeviceHeldError, StorageError
 from driver.model.snapshot import Snapshot
@@ -45,6 +47,21 @@ async def test_a_claims_directory_that_can_not_be_made_again_is_an_error_not_a_c
     harness.node.claims_dir.unlink()
     assert harness.node.leftovers() == []
     assert devices(await harness.prepare(1)) == ["gpu-0"]
+
+
+async def test_C1_a_file_that_can_not_be_rebuilt_is_told_and_costs_no_other(harness: Harness) -> None:
+    for number in (1, 2):
+        harness.claims.add(claim(number, result(f"gpu-{number}")))
+    await harness.prepare(1, 2)
+    for number in (1, 2):
+        harness.node.cdi.remove(uid(number))
+    harness.node.cdi.path(uid(1)).mkdir()
+    with pytest.raises(StorageError, match=uid(1)):
+        await harness.engine.refresh_cdi()
+    assert harness.node.cdi.exists(uid(2))
+    harness.node.cdi.path(uid(1)).rmdir()
+    await harness.engine.refresh_cdi()
+    assert harness.node.cdi.exists(uid(1))
 
 
 async def test_S6_a_record_of_another_boot_is_void_and_rebuilt(node: Node, claims: Claims) -> None:
