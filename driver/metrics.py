@@ -43,20 +43,24 @@ class Metrics:
         labels = ("driver", "operation")
         kind = ("driver", "error_type")
         registry = self.registry
-        self._calls = Counter("nvidia_dra_requests", "Calls of the kubelet, failed ones too", labels, registry=registry)
-        self._seconds = Histogram(
+        calls = Counter("nvidia_dra_requests", "Calls of the kubelet, failed ones too", labels, registry=registry)
+        seconds = Histogram(
             "nvidia_dra_request_duration_seconds",
             "Time that calls took",
             labels,
             buckets=_CALL_BUCKETS,
             registry=registry,
         )
-        self._inflight = Gauge("nvidia_dra_requests_inflight", "Calls under way", labels, registry=registry)
+        inflight = Gauge("nvidia_dra_requests_inflight", "Calls under way", labels, registry=registry)
+        operations = ("prepare", "unprepare")
+        self._calls = {one: calls.labels(names.DRIVER, one) for one in operations}
+        self._seconds = {one: seconds.labels(names.DRIVER, one) for one in operations}
+        self._inflight = {one: inflight.labels(names.DRIVER, one) for one in operations}
         self._errors = {
             operation: Counter(
                 f"nvidia_dra_node_{operation}_errors", f"Claims not {operation}d", kind, registry=registry
             )
-            for operation in ("prepare", "unprepare")
+            for operation in operations
         }
 
     def _make_state_metrics(self) -> None:
@@ -119,13 +123,13 @@ class Metrics:
 
     def call_started(self, operation: str) -> None:
         """Count a call of the kubelet; `operation` is `prepare` or `unprepare`."""
-        self._inflight.labels(names.DRIVER, operation).inc()
+        self._inflight[operation].inc()
 
     def call_finished(self, operation: str, seconds: float) -> None:
         """Count its end, whatever came of it."""
-        self._inflight.labels(names.DRIVER, operation).dec()
-        self._calls.labels(names.DRIVER, operation).inc()
-        self._seconds.labels(names.DRIVER, operation).observe(seconds)
+        self._inflight[operation].dec()
+        self._calls[operation].inc()
+        self._seconds[operation].observe(seconds)
 
     def claim_failed(self, operation: str, error_type: str) -> None:
         """Count a claim that was refused or failed."""

@@ -81,6 +81,7 @@ class _Claim:
 
     ref: ClaimRef
     made_for_pod: bool = False  # of a template: it goes with its pod
+    seen: tuple[Record, Snapshot] | None = None  # of what the entries were made that are written, or refused
     written: list[JsonObject] = field(default_factory=list)
     refused: list[JsonObject] | None = None  # the entries that the API server will not take
     left_at: float = 0.0  # when it was unprepared
@@ -174,8 +175,12 @@ class ClaimStatusWriter:
             self._claims[record.claim.uid] = claim
         if claim.left_at:
             claim.left_at, claim.over = 0.0, False  # prepared again
-        entries = device_statuses(record, self._snapshot(), claim.written, self._timestamp())
+        snapshot = self._snapshot()
+        if claim.seen is not None and claim.seen[0] is record and claim.seen[1] is snapshot:
+            return
+        entries = device_statuses(record, snapshot, claim.written, self._timestamp())
         if claim.over or same_entries(entries, claim.written) or entries == claim.refused:
+            claim.seen = record, snapshot
             return
         try:
             stored = await self._apply(claim, entries)
