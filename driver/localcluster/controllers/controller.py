@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver.errors import StatusError
@@ -99,6 +100,33 @@ class Owned:
         ]
         owned = [obj for obj in found if obj is not None and metadata(owner)["uid"] in owner_uids(obj)]
         return sorted(owned, key=lambda obj: (metadata(obj)["creationTimestamp"], name_of(obj)))
+
+
+class Manager(Controller):
+    """A controller of objects of `kind` that own others: a change of either has the owner synced."""
+
+    def __init__(
+        self,
+        store: Store,
+        sync: Callable[[Key], None],
+        *,
+        owners: str,
+        kind: str,
+        owned: str,
+        also: Mapping[str, Callable[[str, Object], None]] = MappingProxyType({}),
+    ) -> None:
+        super().__init__(store, sync, {owners: self._owner_changed, owned: self._owned_changed, **also})
+        self._owned = Owned(store, owned)
+        self._owners, self._kind = owners, kind
+
+    def _owner_changed(self, _: str, obj: Object) -> None:
+        self.add(key_of(self._owners, obj))
+
+    def _owned_changed(self, type_: str, obj: Object) -> None:
+        self._owned.put(type_, obj)
+        owner = controller_of(obj)
+        if owner and owner["kind"] == self._kind:
+            self.add((self._owners, namespace_of(obj), owner["name"]))
 
 
 def controller_of(obj: Object) -> Object | None:

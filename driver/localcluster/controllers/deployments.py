@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from driver.localcluster.apiserver.objects import Object, clone, metadata, name_of, namespace_of
 from driver.localcluster.controllers.controller import (
-    Controller,
     Key,
+    Manager,
     Owned,
     controller_of,
     is_finished,
-    key_of,
     reference,
     set_status,
 )
@@ -26,23 +25,19 @@ REVISION: Final = "deployment.kubernetes.io/revision"
 _HASH: Final = "pod-template-hash"
 
 
-class DeploymentController(Controller):
+class DeploymentController(Manager):
     """The Deployment controller of one cluster."""
 
     def __init__(self, store: Store) -> None:
-        watched = {"deployments": self._changed, "replicasets": self._set_changed, "pods": self._pod_changed}
-        super().__init__(store, self._sync_key, watched)
-        self._sets = Owned(store, "replicasets")
+        super().__init__(
+            store,
+            self._sync_key,
+            owners="deployments",
+            kind="Deployment",
+            owned="replicasets",
+            also={"pods": self._pod_changed},
+        )
         self._pods = Owned(store, "pods")
-
-    def _changed(self, type_: str, obj: Object) -> None:
-        self.add(key_of("deployments", obj))
-
-    def _set_changed(self, type_: str, replica_set: Object) -> None:
-        self._sets.put(type_, replica_set)
-        owner = controller_of(replica_set)
-        if owner and owner["kind"] == "Deployment":
-            self.add(("deployments", namespace_of(replica_set), owner["name"]))
 
     def _pod_changed(self, type_: str, pod: Object) -> None:
         self._pods.put(type_, pod)
@@ -64,7 +59,7 @@ class DeploymentController(Controller):
     def _split(self, deployment: Object) -> tuple[Object | None, list[Object]]:
         """Return the ReplicaSet of the present template and the others."""
         wanted = template_hash(deployment)
-        sets = self._sets.of(deployment)
+        sets = self._owned.of(deployment)
         current = next((item for item in sets if (metadata(item).get("labels") or {}).get(_HASH) == wanted), None)
         return current, [item for item in sets if item is not current]
 
@@ -118,7 +113,7 @@ class DeploymentController(Controller):
             "spec": {"replicas": 0, "selector": selector, "template": template},
         }
         made = self._store.create("replicasets", body, namespace_of(deployment))
-        self._sets.put("ADDED", made)
+        self._owned.put("ADDED", made)
         return made
 
     def _revise(self, current: Object, old: list[Object]) -> Object:

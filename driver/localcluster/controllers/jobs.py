@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 from driver.localcluster import events
 from driver.localcluster.apiserver.objects import Object, metadata, name_of, namespace_of
 from driver.localcluster.controllers.controller import (
-    Controller,
     Key,
-    Owned,
-    controller_of,
+    Manager,
     is_active,
     is_ready,
-    key_of,
     set_status,
 )
 from driver.localcluster.controllers.replicasets import pod_of
@@ -24,27 +21,17 @@ if TYPE_CHECKING:
 _NAME = "job-controller"
 
 
-class JobController(Controller):
+class JobController(Manager):
     """The Job controller of one cluster: completions, parallelism, backoff limit; failed pods are followed at once."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store, self._sync_key, {"jobs": self._changed, "pods": self._pod_changed})
-        self._pods = Owned(store, "pods")
-
-    def _changed(self, type_: str, obj: Object) -> None:
-        self.add(key_of("jobs", obj))
-
-    def _pod_changed(self, type_: str, pod: Object) -> None:
-        self._pods.put(type_, pod)
-        owner = controller_of(pod)
-        if owner and owner["kind"] == "Job":
-            self.add(("jobs", namespace_of(pod), owner["name"]))
+        super().__init__(store, self._sync_key, owners="jobs", kind="Job", owned="pods")
 
     def _sync_key(self, key: Key) -> None:
         job = self._store.find("jobs", key[2], key[1])
         if job is None or metadata(job).get("deletionTimestamp") or _outcome(job):
             return
-        pods = self._pods.of(job)
+        pods = self._owned.of(job)
         active = [pod for pod in pods if is_active(pod)]
         if verdict := _verdict(job, pods):
             self._remove(active)
@@ -63,7 +50,7 @@ class JobController(Controller):
 
     def _make(self, job: Object) -> Object:
         pod = self._store.create("pods", pod_of(job), namespace_of(job))
-        self._pods.put("ADDED", pod)
+        self._owned.put("ADDED", pod)
         events.record(self._store, _NAME, job, "SuccessfulCreate", f"Created pod: {name_of(pod)}")
         return pod
 
@@ -72,7 +59,7 @@ class JobController(Controller):
             self._store.delete("pods", name_of(pod), namespace_of(pod), uid=metadata(pod)["uid"])
 
     def _report(self, job: Object, active: list[Object], verdict: tuple[str, str, str] | None) -> None:
-        old, pods, now = job.get("status") or {}, self._pods.of(job), self._store.now()
+        old, pods, now = job.get("status") or {}, self._owned.of(job), self._store.now()
         counts = {
             "active": len(active),
             "ready": sum(map(is_ready, active)),

@@ -8,13 +8,10 @@ from driver.localcluster import events
 from driver.localcluster.apiserver.errors import StatusError
 from driver.localcluster.apiserver.objects import Object, clone, metadata, name_of, namespace_of
 from driver.localcluster.controllers.controller import (
-    Controller,
     Key,
-    Owned,
-    controller_of,
+    Manager,
     is_active,
     is_ready,
-    key_of,
     reference,
     set_status,
 )
@@ -25,21 +22,11 @@ if TYPE_CHECKING:
 _NAME = "replicaset-controller"
 
 
-class ReplicaSetController(Controller):
+class ReplicaSetController(Manager):
     """The ReplicaSet controller of one cluster. It manages the pods it made; it adopts none."""
 
     def __init__(self, store: Store) -> None:
-        super().__init__(store, self._sync_key, {"replicasets": self._changed, "pods": self._pod_changed})
-        self._pods = Owned(store, "pods")
-
-    def _changed(self, type_: str, obj: Object) -> None:
-        self.add(key_of("replicasets", obj))
-
-    def _pod_changed(self, type_: str, pod: Object) -> None:
-        self._pods.put(type_, pod)
-        owner = controller_of(pod)
-        if owner and owner["kind"] == "ReplicaSet":
-            self.add(("replicasets", namespace_of(pod), owner["name"]))
+        super().__init__(store, self._sync_key, owners="replicasets", kind="ReplicaSet", owned="pods")
 
     def _sync_key(self, key: Key) -> None:
         replica_set = self._store.find("replicasets", key[2], key[1])
@@ -47,7 +34,7 @@ class ReplicaSetController(Controller):
             return
         if not metadata(replica_set).get("deletionTimestamp"):
             self._scale(replica_set)
-        pods = [pod for pod in self._pods.of(replica_set) if is_active(pod)]
+        pods = [pod for pod in self._owned.of(replica_set) if is_active(pod)]
         ready = sum(map(is_ready, pods))
         status = {
             "replicas": len(pods),
@@ -59,7 +46,7 @@ class ReplicaSetController(Controller):
         set_status(self._store, "replicasets", replica_set, status)
 
     def _scale(self, replica_set: Object) -> None:
-        pods = [pod for pod in self._pods.of(replica_set) if is_active(pod)]
+        pods = [pod for pod in self._owned.of(replica_set) if is_active(pod)]
         wanted = replica_set["spec"].get("replicas", 1)
         for _ in range(wanted - len(pods)):
             self._make(replica_set)
@@ -74,7 +61,7 @@ class ReplicaSetController(Controller):
         except StatusError as exc:
             events.record(self._store, _NAME, replica_set, "FailedCreate", f"Error creating: {exc}", warning=True)
             raise
-        self._pods.put("ADDED", pod)
+        self._owned.put("ADDED", pod)
         events.record(self._store, _NAME, replica_set, "SuccessfulCreate", f"Created pod: {name_of(pod)}")
 
 
