@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TEMP_SUFFIX = ".tmp"
+_SIDE_BY_SIDE = 32  # files that are open at once: a process may have no more than 1024, and has others
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -50,7 +51,16 @@ def write_all(contents: Mapping[Path, bytes], *, mode: int = 0o600) -> dict[Path
     count as failed, though they may be replaced.
     """
     failed: dict[Path, StorageError] = {}
-    drafts = [_Draft(path, data, mode) for path, data in contents.items()]
+    items = list(contents.items())
+    for start in range(0, len(items), _SIDE_BY_SIDE):
+        failed.update(_place([_Draft(path, data, mode) for path, data in items[start : start + _SIDE_BY_SIDE]]))
+    failed.update(_sync_parents([path for path in contents if path not in failed]))
+    return failed
+
+
+def _place(drafts: Sequence[_Draft]) -> dict[Path, StorageError]:
+    """Write some files side by side, and put them in their places; return what failed."""
+    failed: dict[Path, StorageError] = {}
     try:
         for step in (_Draft.write, _Draft.start, _Draft.sync, _Draft.place):
             for draft in drafts:
@@ -62,7 +72,6 @@ def write_all(contents: Mapping[Path, bytes], *, mode: int = 0o600) -> dict[Path
     finally:
         for draft in drafts:
             draft.discard()
-    failed.update(_sync_parents([path for path in contents if path not in failed]))
     return failed
 
 

@@ -68,6 +68,19 @@ def test_a_file_system_that_takes_no_advice_is_written_all_the_same(
     assert (tmp_path / "a").read_bytes() == b"1"
 
 
+def test_many_files_do_not_need_many_descriptors(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = set(map(int, os.listdir("/proc/self/fd")))
+    free = [number for number in range(1024) if number not in used]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free[50], hard))
+    try:
+        failed = files.write_all({tmp_path / str(number): b"x" for number in range(100)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert failed == {}
+    assert len(list(tmp_path.iterdir())) == 100
+
+
 def test_removing_says_whether_it_was_there(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     assert files.remove(tmp_path / "a")
