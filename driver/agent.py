@@ -210,7 +210,8 @@ class Agent:
             node = await self._client.get(f"/api/v1/nodes/{self._settings.node_name}")
             runtime = str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
         settings = self._settings
-        for finding in check_runtime(settings.cdi_dir, settings.container_runtime_configs, runtime=runtime):
+        configs, in_pod = settings.container_runtime_configs, bool(settings.pod_uid)
+        for finding in check_runtime(settings.cdi_dir, configs, runtime=runtime, in_pod=in_pod):
             log.log(logging.WARNING if finding.certain else logging.INFO, "%s", finding.message)
             if finding.certain:
                 self._events.emit("CDINotEnabled", finding.message, warning=True)

@@ -7,6 +7,8 @@ inventory.nvml, files), `from exc`. Every message names the object, what is wron
 
 from __future__ import annotations
 
+import errno
+
 
 class DriverError(Exception):
     """Base of all errors that the driver raises on purpose; the message is for people."""
@@ -91,6 +93,22 @@ class StateBusyError(TemporaryError):
 
 class StorageError(TemporaryError):
     """A file could not be written or removed (disk full, read-only, permission)."""
+
+    @classmethod
+    def of(cls, operation: str, path: object, cause: OSError) -> StorageError:
+        """Return the error of a system call that failed, with what to do where that can be told."""
+        remedy = _REMEDIES.get(cause.errno or 0)
+        return cls(f"cannot {operation} {path}: {cause.strerror or cause}{f'; {remedy}' if remedy else ''}")
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free space on that file system",
+    errno.EDQUOT: "raise the quota there, or free some of it",
+    errno.EROFS: "mount that file system writable",
+    errno.EACCES: "give the agent's user access to it",
+    errno.EPERM: "give the agent's user the right to do so",
+    errno.EIO: "the disk fails: see the kernel's log",
+}
 
 
 class DeviceNotReadyError(TemporaryError):

@@ -38,7 +38,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600, durable: bool = 
         if durable:
             sync_directory(path.parent)
     except OSError as exc:
-        raise _failure("write", path, exc) from exc
+        raise StorageError.of("write", path, exc) from exc
     finally:
         draft.discard()
 
@@ -68,7 +68,7 @@ def _place(drafts: Sequence[_Draft]) -> dict[Path, StorageError]:
                     try:
                         step(draft)
                     except OSError as exc:
-                        failed[draft.path] = _failure("write", draft.path, exc)
+                        failed[draft.path] = StorageError.of("write", draft.path, exc)
     finally:
         for draft in drafts:
             draft.discard()
@@ -101,7 +101,7 @@ def remove(path: Path, *, durable: bool = True) -> bool:
     except FileNotFoundError:
         return False
     except OSError as exc:
-        raise _failure("remove", path, exc) from exc
+        raise StorageError.of("remove", path, exc) from exc
     return True
 
 
@@ -182,10 +182,6 @@ def _sync_parents(paths: Sequence[Path]) -> dict[Path, StorageError]:
         try:
             sync_directory(directory)
         except OSError as exc:
-            error = _failure("sync", directory, exc)
+            error = StorageError.of("sync", directory, exc)
             failed.update((path, error) for path in paths if path.parent == directory)
     return failed
-
-
-def _failure(operation: str, path: Path, error: OSError) -> StorageError:
-    return StorageError(f"cannot {operation} {path}: {error.strerror or error}")

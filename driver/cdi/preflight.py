@@ -40,12 +40,12 @@ class _UnreadableError(Exception):
 
 
 def check_runtime(
-    cdi_dir: Path, configs: Sequence[Path] = DEFAULT_CONFIGS, *, runtime: str = ""
+    cdi_dir: Path, configs: Sequence[Path] = DEFAULT_CONFIGS, *, runtime: str = "", in_pod: bool = False
 ) -> tuple[Finding, ...]:
     """Return what speaks against the container runtime reading `cdi_dir`; nothing if all is well.
 
     `runtime` is what the node's status says, such as `containerd://2.1.4`; empty if unknown. Files of the other
-    runtime are then left aside. Never raises.
+    runtime are then left aside. `in_pod` says that what is not mounted from the host can't be seen. Never raises.
     """
     known = _RUNTIME.match(runtime)
     name = known["name"] if known else ""
@@ -55,7 +55,8 @@ def check_runtime(
         return (Finding(message=f"{runtime} has no CDI, so containers would not get their GPUs: use {first} or later"),)
     found = [config for config in configs if _belongs(config, name) and _is_there(config)]
     if not found:
-        return tuple(_without_config(configs, runtime, name, version))
+        seen = not in_pod or any(_is_mounted(config) for config in configs)
+        return tuple(_without_config(configs, runtime, name, version, seen=seen))
     return tuple(finding for config in found for finding in _check_file(config, cdi_dir, version))
 
 
@@ -74,10 +75,24 @@ def _is_there(config: Path) -> bool:
         return True  # reading it will say why not
 
 
+def _is_mounted(path: Path) -> bool:
+    """Say whether a path is elsewhere than on the file system of this process's root."""
+    try:
+        there = next(one for one in (path, *path.parents) if one.exists())
+        return there.stat().st_dev != Path("/").stat().st_dev
+    except (OSError, StopIteration):
+        return False
+
+
 def _without_config(
-    configs: Sequence[Path], runtime: str, name: str, version: tuple[int, int] | None
+    configs: Sequence[Path], runtime: str, name: str, version: tuple[int, int] | None, *, seen: bool
 ) -> Iterator[Finding]:
     if name == "containerd" and version is not None and version < (2, 0):
+        if not seen:
+            yield _unchecked(
+                f"{runtime} has CDI off unless told otherwise, and the host's configuration is not mounted"
+            )
+            return
         yield Finding(message=f"{runtime} has CDI off unless told otherwise, and no configuration was found: {_ON[2]}")
     elif not name:
         names = ", ".join(map(str, configs))

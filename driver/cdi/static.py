@@ -144,7 +144,7 @@ def _make(directory: Path) -> None:
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     except OSError as exc:
-        raise StorageError(f"cannot make the CDI directory {directory}: {exc.strerror or exc}") from exc
+        raise StorageError.of("make the CDI directory", directory, exc) from exc
 
 
 def _twins(directory: Path) -> Iterable[Path]:

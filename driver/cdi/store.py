@@ -161,7 +161,7 @@ class CdiStore:
         try:
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as exc:
-            raise StorageError(f"cannot make the CDI directory {self._directory}: {exc.strerror or exc}") from exc
+            raise StorageError.of("make the CDI directory", self._directory, exc) from exc
 
     def _names(self) -> Iterator[str]:
         try:
@@ -170,7 +170,7 @@ class CdiStore:
         except FileNotFoundError:
             return
         except OSError as exc:
-            raise StorageError(f"cannot read the CDI directory {self._directory}: {exc.strerror or exc}") from exc
+            raise StorageError.of("read the CDI directory", self._directory, exc) from exc
 
 
 def _signature(stat: os.stat_result) -> tuple[int, int, int]:

@@ -50,7 +50,7 @@ async def _file_lock(path: Path) -> AsyncIterator[None]:
         except BlockingIOError:
             await _wait(handle)
         except OSError as exc:
-            raise StorageError(f"cannot lock {path}: {exc.strerror or exc}") from exc
+            raise StorageError.of("lock", path, exc) from exc
         yield
     finally:
         os.close(handle)
@@ -94,4 +94,4 @@ def _open(path: Path) -> int:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as exc:
-        raise StorageError(f"cannot open {path}: {exc.strerror or exc}") from exc
+        raise StorageError.of("open", path, exc) from exc

@@ -115,7 +115,7 @@ class Ledger:
             for temporary in self._directory.glob(f".{gpu}_*.tmp"):
                 temporary.unlink()
         except OSError as exc:
-            raise StorageError(f"cannot use {self._directory}: {exc.strerror or exc}") from exc
+            raise StorageError.of("use", self._directory, exc) from exc
         self._clean_gpus.add(gpu)
 
     def _read(self, path: Path) -> Made | None:
@@ -133,7 +133,7 @@ class Ledger:
         except FileNotFoundError:
             return None
         except OSError as exc:
-            raise StorageError(f"cannot read {path}: {exc.strerror or exc}") from exc
+            raise StorageError.of("read", path, exc) from exc
         except (InvalidValueError, ValueError, LookupError, TypeError) as exc:
             raise StorageError(f"{path} is no entry of this driver: {exc!r}") from exc
 

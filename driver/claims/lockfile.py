@@ -112,7 +112,7 @@ class LockFile:
         try:
             os.ftruncate(self._handle, 0)
         except OSError as exc:
-            raise StorageError(f"cannot write {self.path}: {exc.strerror or exc}") from exc
+            raise StorageError.of("write", self.path, exc) from exc
 
     def _remember(self, uid: str, moment: int) -> None:
         self._unwritten.pop(uid, None)
@@ -155,7 +155,7 @@ class LockFile:
             try:
                 self._tombs = os.pread(self._handle, SLOTS * _SLOT, 0)
             except OSError as exc:
-                raise StorageError(f"cannot read {self.path}: {exc.strerror or exc}") from exc
+                raise StorageError.of("read", self.path, exc) from exc
         return self._tombs
 
     def _open(self) -> int:
@@ -164,7 +164,7 @@ class LockFile:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             return os.open(self.path, flags, 0o600)
         except OSError as exc:
-            raise StorageError(f"cannot open {self.path}: {exc.strerror or exc}") from exc
+            raise StorageError.of("open", self.path, exc) from exc
 
 
 def _find(tombs: bytes, uid: str) -> int:

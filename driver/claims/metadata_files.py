@@ -44,7 +44,7 @@ class MetadataFiles:
         try:
             directory.mkdir(mode=_DIRECTORY, parents=True, exist_ok=True)
         except OSError as exc:
-            raise StorageError(f"cannot make {directory}: {exc.strerror or exc}") from exc
+            raise StorageError.of("make", directory, exc) from exc
         mounts = {}
         for request in dict.fromkeys(one.request.partition("/")[0] for one in record.devices):
             path = directory / f"{request}.json"

@@ -324,6 +324,8 @@ class ClaimState:
 
     def _to_undo(self, record: Record, drops: Collection[str] = ()) -> tuple[Effect, ...]:
         """Return what nobody else wants; claims of `drops`, which go in the same batch, want nothing any more."""
+        if not record.effects:
+            return ()
         others = [other for other in self._others(record.claim.uid) if other.claim.uid not in drops]
         return to_undo(record, others, self._boot_id)
 

@@ -85,7 +85,7 @@ class RecordStore:
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as exc:
-                raise StorageError(f"cannot make {directory}: {exc.strerror or exc}") from exc
+                raise StorageError.of("make", directory, exc) from exc
             files.sweep(directory)
 
     def refresh(self) -> None:
@@ -164,7 +164,7 @@ class RecordStore:
                     if name.endswith(".json") and not name.startswith("."):
                         found[name[:-5]] = _signature(entry.stat(follow_symlinks=False))
         except OSError as exc:
-            raise StorageError(f"cannot read {self.directory}: {exc.strerror or exc}") from exc
+            raise StorageError.of("read", self.directory, exc) from exc
         return found
 
     def _load(self, uid: str) -> None:
@@ -221,7 +221,7 @@ def _read(path: Path) -> bytes:
             return file.read(codec.MAX_BYTES + 1)
     except OSError as exc:
         if exc.errno in _NOT_ITS_FAULT:
-            raise StorageError(f"cannot read {path}: {exc.strerror}") from exc
+            raise StorageError.of("read", path, exc) from exc
         raise RecordError(f"it can't be read: {exc.strerror or exc}") from exc
 
 

@@ -80,7 +80,7 @@ def _locked(file: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
     except OSError as exc:
-        raise StorageError(f"cannot edit {file}: {exc.strerror or exc}") from exc
+        raise StorageError.of("edit", file, exc) from exc
 
 
 def _named(fields: Fields) -> Gpu:

@@ -93,3 +93,16 @@ def test_sweep_removes_only_temporary_files(tmp_path: Path) -> None:
     assert files.sweep(tmp_path) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "b.tmp"]
     assert files.sweep(tmp_path / "nowhere") == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "cannot write /x/y: No space left on device; free space on that file system"),
+        (errno.EROFS, "cannot write /x/y: Read-only file system; mount that file system writable"),
+        (errno.EACCES, "cannot write /x/y: Permission denied; give the agent's user access to it"),
+        (errno.ENOTDIR, "cannot write /x/y: Not a directory"),
+    ],
+)
+def test_a_failure_says_what_to_do_where_that_can_be_told(number: int, says: str) -> None:
+    assert str(StorageError.of("write", "/x/y", OSError(number, os.strerror(number)))) == says

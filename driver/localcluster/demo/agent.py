@@ -26,7 +26,12 @@ class AgentProcess:
         """Start it; kill what is left of it at the end."""
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "driver", *self._arguments, stdout=log, stderr=log
+                sys.executable,
+                *("-m", "driver"),
+                *self._arguments,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for the demo, which stops the agent in its turn
             )
         try:
             yield self

@@ -134,6 +134,17 @@ def test_no_configuration(tmp_path, runtime, says, certain):
     assert not says or says in found[0].message
 
 
+def test_a_pod_without_the_hosts_files_can_not_tell():
+    config = Path("/no-such-directory/config.toml")
+    (found,) = check_runtime(CDI, [config], runtime="containerd://1.7.2", in_pod=True)
+    assert not found.certain
+    assert "the host's configuration is not mounted" in found.message
+    assert check_runtime(CDI, [config], runtime="containerd://2.0.1", in_pod=True) == ()
+    mounted = Path("/proc/none/config.toml")  # any file system but the root's
+    (found,) = check_runtime(CDI, [mounted], runtime="containerd://1.7.2", in_pod=True)
+    assert found.certain
+
+
 def test_an_unreadable_file_is_only_not_checked(tmp_path):
     (tmp_path / "config.toml").mkdir()
     found = check_runtime(CDI, [tmp_path / "config.toml"])
