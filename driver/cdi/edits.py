@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from driver.errors import DeviceNotReadyError
 from driver.model.device import FullGpu, MigDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from driver.cdi.libraries import DriverFiles
     from driver.cdi.spec import Hook
@@ -71,11 +70,10 @@ class NvidiaEdits:
         proc_root: Path = Path("/proc"),
         sys_root: Path = Path("/sys"),
         hook: Path | None = None,
-        stat_node: Callable[[Path], os.stat_result] = os.stat,
     ) -> None:
         self._root = Root(driver_root, host_driver_root)
         dev = Root(dev_root or driver_root, host_dev_root or (host_driver_root if dev_root is None else None))
-        self._nodes = DeviceNodes(dev, proc_root, sys_root, stat_node=stat_node)
+        self._nodes = DeviceNodes(dev, proc_root, sys_root)
         self._proc = proc_root
         self._hook = hook
         self._cache: _Found | None = None

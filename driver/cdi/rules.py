@@ -47,15 +47,6 @@ def required_version(spec: Mapping[str, Any]) -> str:
     return max(needed, key=VERSIONS.index)
 
 
-def check_spec(spec: Mapping[str, Any]) -> None:
-    """Check a spec as the runtime would when it loads the file.
-
-    :raises InvalidValueError: naming the field; the runtime would ignore the whole file.
-    """
-    check_content(spec)
-    _check_version(spec)
-
-
 def check_content(spec: Mapping[str, Any]) -> None:
     """Check all of a spec but its version.
 
@@ -71,15 +62,6 @@ def check_content(spec: Mapping[str, Any]) -> None:
     _check_unique([device["name"] for device in devices])
     if "containerEdits" in spec:
         _check_edits(spec["containerEdits"], "containerEdits")
-
-
-def _check_version(spec: Mapping[str, Any]) -> None:
-    version = spec.get("cdiVersion")
-    if version not in VERSIONS:
-        raise InvalidValueError("cdiVersion", version, f"one of {', '.join(VERSIONS)}")
-    required = required_version(spec)
-    if VERSIONS.index(version) < VERSIONS.index(required):
-        raise InvalidValueError("cdiVersion", version, f"at least {required} for the fields used")
 
 
 def _versions_of_edits(edits: Mapping[str, Any]) -> set[str]:

@@ -12,8 +12,6 @@ from driver.inventory.nvml_links import Link, nvlink, read_fabric, read_links
 from driver.inventory.nvml_mig import read_mig
 from driver.inventory.nvml_query import (
     ABSENT,
-    FUNCTION_NOT_FOUND,
-    NOT_SUPPORTED,
     GpuQuery,
     GpuRefusedError,
     ends_session,
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from driver.inventory.sysfs import Sysfs
     from driver.model.mig import MigState
 
-_NOT_ON_THIS_BOARD = (NOT_SUPPORTED, FUNCTION_NOT_FOUND)
 _HOPPER = 9
 
 # As NVIDIA's own tools write them.

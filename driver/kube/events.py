@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+_COMPONENT = "gpu-dra"
 _WAITING = 256  # happenings that wait for the API server; more are dropped
 _REMEMBERED = 512  # written ones whose repeats raise the count
 _BURST = 25  # Events at once, then one per `_REFILL`
@@ -61,13 +62,11 @@ class EventSink:
         client: KubeClient,
         node_name: str,
         *,
-        component: str = "gpu-dra",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._node_name = node_name
-        self._component = component
         self._now = now
         self._clock = clock
         self._waiting: OrderedDict[tuple[str, ...], _Happening] = OrderedDict()
@@ -173,8 +172,8 @@ class EventSink:
             "reason": happening.reason,
             "message": happening.message,
             "type": "Warning" if happening.warning else "Normal",
-            "source": {"component": self._component, "host": self._node_name},
-            "reportingComponent": self._component,
+            "source": {"component": _COMPONENT, "host": self._node_name},
+            "reportingComponent": _COMPONENT,
             "reportingInstance": self._node_name,
             "firstTimestamp": _time(happening.first),
             "lastTimestamp": _time(happening.last),

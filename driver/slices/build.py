@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ JsonObject = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions:
-    """Where the devices are, and what the API server can hold.
+    """Where the devices are (the pool has the node's name), and what the API server can hold.
 
     `taints` off: it drops them, so unhealthy devices are withdrawn instead. `partitions` off: it drops counters or is
     too old for them, so what would need them is not offered. `shares`: how claims share a device; exclusive where the
@@ -36,16 +36,9 @@ class BuildOptions:
     """
 
     node_name: str
-    pool: str = ""  # the node's name if empty
-    driver: str = field(default=names.DRIVER)
     taints: bool = True
     partitions: bool = False
     shares: Shares = EXCLUSIVE
-
-    @property
-    def pool_name(self) -> str:
-        """The pool's name."""
-        return self.pool or self.node_name
 
 
 def build(snapshot: Snapshot, options: BuildOptions) -> tuple[JsonObject, ...]:
@@ -63,8 +56,8 @@ def build(snapshot: Snapshot, options: BuildOptions) -> tuple[JsonObject, ...]:
         counter_sets=[render_set(gpu, counters[gpu.uuid]) for gpu, _ in by_gpu if gpu.uuid in counters],
         may_taint=options.taints,
     )
-    pool = {"name": options.pool_name, "generation": 1, "resourceSliceCount": len(bodies)}
-    fixed = {"driver": options.driver, "nodeName": options.node_name}
+    pool = {"name": options.node_name, "generation": 1, "resourceSliceCount": len(bodies)}
+    fixed = {"driver": names.DRIVER, "nodeName": options.node_name}
     return tuple({**fixed, "pool": dict(pool), **body} for body in bodies)
 
 

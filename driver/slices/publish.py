@@ -21,6 +21,7 @@ from driver.errors import (
     PermanentError,
 )
 from driver.kube.resources import PARTITIONABLE_SINCE
+from driver.model import names
 from driver.model.shares import EXCLUSIVE
 from driver.slices.backoff import Backoff, Repairs
 from driver.slices.build import build
@@ -77,7 +78,7 @@ class SlicePublisher:
         self._api = api
         self._options = options
         self._report = Reporter(events, metrics)
-        self._owner = Owner(driver=options.driver, node_name=options.node_name)
+        self._owner = Owner(driver=names.DRIVER, node_name=options.node_name)
         self._snapshot: Snapshot | None = None
         self._wanted: _Wanted | None = None
         self._off: frozenset[Feature] = frozenset()
@@ -91,7 +92,7 @@ class SlicePublisher:
         self._long_pause = Backoff(1.0, 60.0)
         self._mirror = SliceMirror(
             api,
-            f"spec.driver={options.driver},spec.nodeName={options.node_name}",
+            f"spec.driver={names.DRIVER},spec.nodeName={options.node_name}",
             changed=self._changed.set,
             failed=self._report.failed,
             backoff=Backoff(0.2, longest_pause),

@@ -27,7 +27,6 @@ def container_answer(
     *,
     cdi_name: Callable[[str], str],
     nodes: Iterable[DeviceNode] = (),
-    new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
 ) -> pb.ContainerAllocateResponse:
     """Return the answer for one container; replicas of one device give it once. `nodes` are passed where so set."""
     flags = config.flags
@@ -41,7 +40,7 @@ def container_answer(
             case "volume-mounts":
                 _add_mounts(answer, ids)
             case "cdi-annotations":
-                key = f"{flags.cdi_annotation_prefix}{_ANNOTATION}{new_id()}"
+                key = f"{flags.cdi_annotation_prefix}{_ANNOTATION}{uuid.uuid4()}"
                 answer.annotations[key] = ",".join(map(cdi_name, distinct))
             case "cdi-cri":
                 answer.cdi_devices.extend(pb.CDIDevice(name=cdi_name(one)) for one in distinct)

@@ -6,7 +6,6 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
-from driver.errors import InvalidValueError
 from driver.model.quantity import parse
 
 PATTERN = r"^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
@@ -31,17 +30,6 @@ def canonical(text: str) -> str:
     if _EXPONENT.search(text):
         return f"{mantissa}e{power}" if power else str(mantissa)
     return f"{mantissa}{_DECIMAL[power // 3 + 3]}"
-
-
-def is_quantity(value: object) -> bool:
-    """Say whether a JSON value is a quantity (a number is one, too)."""
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        return False
-    try:
-        canonical(str(value))
-    except InvalidValueError:
-        return False
-    return True
 
 
 def _ceil(value: Fraction) -> int:

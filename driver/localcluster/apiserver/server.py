@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.features import Features
     from driver.localcluster.apiserver.subresources import LogSource
 
+_HOST = "127.0.0.1"
 _MAX_BODY = 3 << 20  # bytes; as a real API server
 _TOKEN_SECONDS = 365 * 24 * 3600
 
@@ -46,20 +47,18 @@ class ApiServer:
         root: Path,
         features: Features | None = None,
         *,
-        store: Store | None = None,
-        host: str = "127.0.0.1",
         port: int = 0,
         authorization: bool = False,
         audit_file: Path | None = None,
     ) -> None:
         self._root = root
-        self.store = store or Store(features)
+        self.store = Store(features)
         self.audit = AuditLog(file=audit_file)
         self.faults = Faults()
         self.tokens = Tokens()
         self.authorizer = Authorizer(self.store, enforce=authorization)
         self._subresources = Subresources(self.store, self.tokens)
-        self._host, self._port = host, port
+        self._port = port
         self._runner: web.ServerRunner | None = None
         self._tls: tuple[ssl.SSLContext, bytes] | None = None
         self._bootstrapped = False
@@ -67,7 +66,7 @@ class ApiServer:
     @property
     def url(self) -> str:
         """Where it listens: `https://127.0.0.1:PORT`."""
-        return f"https://{self._host}:{self._port}"
+        return f"https://{_HOST}:{self._port}"
 
     @property
     def kubeconfig(self) -> Path:
@@ -107,14 +106,14 @@ class ApiServer:
             bootstrap(self.store)
             self._bootstrapped = True
         if self._tls is None:
-            self._tls = _certificates(self._host)
+            self._tls = _certificates()
             self.ca_file.write_bytes(self._tls[1])
         self._runner = web.ServerRunner(
             web.Server(self._handler(), request_factory=_request, handler_cancellation=True, access_log=None),
             shutdown_timeout=0.5,
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=self._tls[0], reuse_address=True)
+        site = web.TCPSite(self._runner, _HOST, self._port, ssl_context=self._tls[0], reuse_address=True)
         await site.start()
         self._port = self._runner.addresses[0][1]
         if not self.kubeconfig.exists():
@@ -187,13 +186,13 @@ def _file_name(user: str) -> str:
     return "".join(char if char.isalnum() or char in "-." else "-" for char in user)
 
 
-def _certificates(host: str) -> tuple[ssl.SSLContext, bytes]:
-    """Make an authority and a certificate for this host; return the server's context and the authority (PEM)."""
+def _certificates() -> tuple[ssl.SSLContext, bytes]:
+    """Make an authority, and a certificate of it; return the server's context and the authority (PEM)."""
     import trustme
 
     authority = trustme.CA()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert(host, "localhost", "127.0.0.1", "kubernetes.default.svc").configure_cert(context)
+    authority.issue_cert(_HOST, "localhost", "kubernetes.default.svc").configure_cert(context)
     return context, authority.cert_pem.bytes()
 
 

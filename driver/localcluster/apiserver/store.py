@@ -214,9 +214,9 @@ class Store:
             return self._remove(kind, key, new, dry_run=dry_run)
         return self._put("MODIFIED", kind, key, new, dry_run=dry_run)
 
-    def update_status(self, resource: str, obj: Object, *, dry_run: bool = False) -> Object:
+    def update_status(self, resource: str, obj: Object) -> Object:
         """Replace only the status of an object; see `update`."""
-        return self.update(resource, obj, subresource="status", dry_run=dry_run)
+        return self.update(resource, obj, subresource="status")
 
     def delete(
         self,

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from driver.cdi import rules
+from driver.cdi.rules import VERSIONS
 from driver.errors import InvalidValueError
 
 RECORDINGS = json.loads((Path(__file__).parents[2] / "data/recordings/cdi.json").read_text())
@@ -29,10 +30,11 @@ def _specs(case: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _accepted(spec: dict[str, Any]) -> bool:
     try:
-        rules.check_spec(spec)
+        rules.check_content(spec)
     except InvalidValueError:
         return False
-    return True
+    version = spec.get("cdiVersion")
+    return version in VERSIONS and VERSIONS.index(version) >= VERSIONS.index(rules.required_version(spec))
 
 
 @pytest.mark.parametrize("case", RECORDINGS, ids=lambda case: case["id"])
@@ -73,13 +75,13 @@ def test_an_error_names_the_field(change, field):
         "kind": "ex.com/gpu",
         "devices": [{"name": "g", "containerEdits": {"env": ["A=1"]}}],
     }
-    rules.check_spec(spec)
+    rules.check_content(spec)
     with pytest.raises(InvalidValueError) as caught:
-        rules.check_spec(spec | change)
+        rules.check_content(spec | change)
     assert caught.value.path == field
 
 
 def test_one_device_name_comes_once():
     device = {"name": "g", "containerEdits": {"env": ["A=1"]}}
     with pytest.raises(InvalidValueError, match="each device name once"):
-        rules.check_spec({"cdiVersion": "0.3.0", "kind": "ex.com/gpu", "devices": [device, device]})
+        rules.check_content({"cdiVersion": "0.3.0", "kind": "ex.com/gpu", "devices": [device, device]})

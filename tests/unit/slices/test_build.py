@@ -37,11 +37,6 @@ def test_a_node_is_one_pool_in_one_slice() -> None:
     assert names([spec]) == [[f"gpu-{minor}" for minor in range(8)]]
 
 
-def test_pool_and_driver_are_options() -> None:
-    (spec,) = build(snapshot("l4"), BuildOptions(node_name="n", pool="p", driver="gpu.example.com"))
-    assert (spec["nodeName"], spec["pool"]["name"], spec["driver"]) == ("n", "p", "gpu.example.com")
-
-
 def test_a_node_without_gpus_publishes_an_empty_pool() -> None:
     (spec,) = build(Snapshot(), OPTIONS)
     assert spec["devices"] == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,7 +148,7 @@ def test_a_foreign_change_is_one_write(cluster: Cluster, tampering: dict[str, An
 
 def test_a_slice_of_another_pool_is_replaced_as_the_name_of_a_pool_is_immutable(cluster: Cluster) -> None:
     cluster.reach(*L4S)
-    others = build(snapshot("l4:130"), replace(OPTIONS, pool="other"))
+    others = [spec | {"pool": spec["pool"] | {"name": "other"}} for spec in L4S]
     assert shape(cluster.reach(*others)) == (3, 0, 3)
 
 

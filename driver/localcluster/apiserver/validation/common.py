@@ -17,6 +17,7 @@ _NAME_PART: Final = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_RE = re.compile(_LABEL)
 _SUBDOMAIN_RE = re.compile(_SUBDOMAIN)
 _NAME_PART_RE = re.compile(_NAME_PART)
+_C_IDENTIFIER_MAX = 32  # bytes
 _C_IDENTIFIER_RE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SEMVER = re.compile(
     r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)"
@@ -140,9 +141,9 @@ def pool_name(field: str, value: str) -> list[Cause]:
     return found
 
 
-def c_identifier(field: str, value: str, limit: int = 32) -> list[Cause]:
+def c_identifier(field: str, value: str) -> list[Cause]:
     """Check a C identifier."""
-    found = [too_long(field, limit)] if len(value.encode()) > limit else []
+    found = [too_long(field, _C_IDENTIFIER_MAX)] if len(value.encode()) > _C_IDENTIFIER_MAX else []
     if not _C_IDENTIFIER_RE.fullmatch(value):
         found.append(invalid(field, value, _C_IDENTIFIER_MESSAGE))
     return found
