@@ -46,7 +46,7 @@ class CallIdFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-02T03:04:05.678Z INFO driver.agent [call] message`."""
+    """`2026-01-02T03:04:05.678Z INFO driver.kubelet.dra [call] message`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Format one record; a traceback follows on lines of its own."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PROGRAM = (
     "import sys\n"
-    "from driver.process import run\n"
+    "from driver.agent.process import run\n"
     "from driver.settings import load_settings\n"
     "sys.exit(run(load_settings(dict(one.split('=', 1) for one in sys.argv[1:]), {})))\n"
 )

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _present(reading: Reading, settings: Settings) -> list[str]:
     from driver.device_classes import profiles_of
-    from driver.observation import advance
+    from driver.monitor.observation import advance
 
     return profiles_of(advance(None, reading, settings.dynamic_mig).devices())
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from driver.cli import output
 from driver.errors import InvalidValueError
-from driver.options import Kind
 from driver.settings import add_flags, load_settings
+from driver.settings.options import Kind
 
 if TYPE_CHECKING:
     import argparse

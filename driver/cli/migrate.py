@@ -63,7 +63,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
 
     :raises SettingsError: no agent has decided anything here.
     """
-    from driver.offering import STATUS_FILE
+    from driver.offering.offering import STATUS_FILE
 
     file = settings.state / STATUS_FILE
     try:

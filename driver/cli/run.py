@@ -36,6 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the agent until it is told to stop."""
     settings = load_settings(vars(args))
-    from driver import process  # grpc, aiohttp and the rest only now
+    from driver.agent import process  # grpc, aiohttp and the rest only now
 
     return process.run(settings)

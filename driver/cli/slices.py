@@ -48,7 +48,7 @@ def build_slices(reading: Reading, settings: Settings) -> list[dict[str, Any]]:
     The API server is one that stores them whole.
     """
     from driver.model.names import DRIVER
-    from driver.observation import advance
+    from driver.monitor.observation import advance
     from driver.slices.build import BuildOptions, build
     from driver.slices.diff import API_VERSION, Owner
 

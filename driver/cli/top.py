@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from driver.cli.status import SETTINGS
-from driver.options import seconds
 from driver.settings import add_flags, load_settings
+from driver.settings.options import seconds
 
 if TYPE_CHECKING:
     import argparse

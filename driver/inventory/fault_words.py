@@ -15,7 +15,7 @@ from driver.errors import InvalidValueError
 from driver.inventory.faults import HEALTHY_GPU, MAX_SLOW, Faults, GpuFaults, MigFaults, decode_gpu, encode_gpu
 from driver.inventory.health_faults import HealthFaults
 from driver.model.decode import suggestion
-from driver.options import seconds
+from driver.settings.options import seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,7 +21,7 @@ from driver.deviceplugin.prefer import Preference
 from driver.deviceplugin.resources import offer
 from driver.inventory.fake import FakeInventory
 from driver.model.ownership import Owner, Ownership
-from driver.observation import advance
+from driver.monitor.observation import advance
 from hack.benchmarks.floor import timed
 from hack.benchmarks.report import Report, Row, median
 from hack.benchmarks.world import World

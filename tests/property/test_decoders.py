@@ -24,7 +24,6 @@ from driver.claims import allocation, record
 from driver.config import ownership, parameters
 from driver.config.device_plugin import decode_config
 from driver.errors import ApiError, DriverError
-from driver.health_memory import HealthMemory
 from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_mig_file import FakeMigFile
 from driver.inventory.fake_spec import load_node
@@ -38,6 +37,7 @@ from driver.localcluster.containers import cdi_spec
 from driver.localcluster.kubelet.claim_cache import ClaimCache
 from driver.localcluster.scheduler import cel
 from driver.model.health_rules import decode_rules
+from driver.monitor.health_memory import HealthMemory
 from driver.settings import load_settings
 from driver.yaml_file import load_yaml
 from tests.unit.claims.helpers import claim, ref, result, uid

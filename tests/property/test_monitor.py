@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from driver.inventory.base import Reading
 from driver.model.device import Gpu
-from driver.observation import advance, unavailable
+from driver.monitor.observation import advance, unavailable
 
 if TYPE_CHECKING:
     from driver.model.snapshot import Snapshot

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from driver.claims.allocation import ClaimRef
 from driver.claims.holding import Holding
 from driver.claims.record import Record, RecordedDevice
-from driver.handover import Handover, Sources
 from driver.model.device import Gpu
 from driver.model.ownership import ALL_DRA, Owner, Rule, Rules
+from driver.offering.handover import Handover, Sources
 from tests.examples import examples
 
 if TYPE_CHECKING:

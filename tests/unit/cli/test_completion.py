@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from driver.cli import COMMANDS, OK, main
-from driver.options import options
 from driver.settings import Settings
+from driver.settings.options import options
 
 
 def script(capsys, shell: str) -> str:

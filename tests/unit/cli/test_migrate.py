@@ -10,7 +10,7 @@ from driver.claims.allocation import ClaimRef
 from driver.claims.holding import Holding
 from driver.claims.record import Record, RecordedDevice, encode
 from driver.cli import FAILED, OK, USAGE, main
-from driver.offering import STATUS_FILE
+from driver.offering.offering import STATUS_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
