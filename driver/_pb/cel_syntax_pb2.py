@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x63\x65l_syntax.proto\x12\ngpudra.cel\"-\n\x0b\x43heckedExpr\x12\x1e\n\x04\x65xpr\x18\x04 \x01(\x0b\x32\x10.gpudra.cel.Expr\"\xbc\x06\n\x04\x45xpr\x12\n\n\x02id\x18\x02 \x01(\x03\x12*\n\nconst_expr\x18\x03 \x01(\x0b\x32\x14.gpudra.cel.ConstantH\x00\x12,\n\nident_expr\x18\x04 \x01(\x0b\x32\x16.gpudra.cel.Expr.IdentH\x00\x12.\n\x0bselect_expr\x18\x05 \x01(\x0b\x32\x17.gpudra.cel.Expr.SelectH\x00\x12*\n\tcall_expr\x18\x06 \x01(\x0b\x32\x15.gpudra.cel.Expr.CallH\x00\x12\x30\n\tlist_expr\x18\x07 \x01(\x0b\x32\x1b.gpudra.cel.Expr.CreateListH\x00\x12.\n\x0bstruct_expr\x18\x08 \x01(\x0b\x32\x17.gpudra.cel.Expr.OpaqueH\x00\x12<\n\x12\x63omprehension_expr\x18\t \x01(\x0b\x32\x1e.gpudra.cel.Expr.ComprehensionH\x00\x1a\x15\n\x05Ident\x12\x0c\n\x04name\x18\x01 \x01(\t\x1aM\n\x06Select\x12!\n\x07operand\x18\x01 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x11\n\ttest_only\x18\x03 \x01(\x08\x1aZ\n\x04\x43\x61ll\x12 \n\x06target\x18\x01 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12\x1e\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x10.gpudra.cel.Expr\x1a\x30\n\nCreateList\x12\"\n\x08\x65lements\x18\x01 \x03(\x0b\x32\x10.gpudra.cel.Expr\x1a\xcb\x01\n\rComprehension\x12$\n\niter_range\x18\x02 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12#\n\taccu_init\x18\x04 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12(\n\x0eloop_condition\x18\x05 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12#\n\tloop_step\x18\x06 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12 \n\x06result\x18\x07 \x01(\x0b\x32\x10.gpudra.cel.Expr\x1a\x08\n\x06OpaqueB\x06\n\x04kind\"\xb4\x01\n\x08\x43onstant\x12\x14\n\nnull_value\x18\x01 \x01(\x05H\x00\x12\x14\n\nbool_value\x18\x02 \x01(\x08H\x00\x12\x15\n\x0bint64_value\x18\x03 \x01(\x03H\x00\x12\x16\n\x0cuint64_value\x18\x04 \x01(\x04H\x00\x12\x16\n\x0c\x64ouble_value\x18\x05 \x01(\x01H\x00\x12\x16\n\x0cstring_value\x18\x06 \x01(\tH\x00\x12\x15\n\x0b\x62ytes_value\x18\x07 \x01(\x0cH\x00\x42\x06\n\x04kindb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10\x63\x65l_syntax.proto\x12\ngpudra.cel\"-\n\x0b\x43heckedExpr\x12\x1e\n\x04\x65xpr\x18\x04 \x01(\x0b\x32\x10.gpudra.cel.Expr\"\xe0\x06\n\x04\x45xpr\x12\n\n\x02id\x18\x02 \x01(\x03\x12*\n\nconst_expr\x18\x03 \x01(\x0b\x32\x14.gpudra.cel.ConstantH\x00\x12,\n\nident_expr\x18\x04 \x01(\x0b\x32\x16.gpudra.cel.Expr.IdentH\x00\x12.\n\x0bselect_expr\x18\x05 \x01(\x0b\x32\x17.gpudra.cel.Expr.SelectH\x00\x12*\n\tcall_expr\x18\x06 \x01(\x0b\x32\x15.gpudra.cel.Expr.CallH\x00\x12\x30\n\tlist_expr\x18\x07 \x01(\x0b\x32\x1b.gpudra.cel.Expr.CreateListH\x00\x12.\n\x0bstruct_expr\x18\x08 \x01(\x0b\x32\x17.gpudra.cel.Expr.OpaqueH\x00\x12<\n\x12\x63omprehension_expr\x18\t \x01(\x0b\x32\x1e.gpudra.cel.Expr.ComprehensionH\x00\x1a\x15\n\x05Ident\x12\x0c\n\x04name\x18\x01 \x01(\t\x1aM\n\x06Select\x12!\n\x07operand\x18\x01 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12\r\n\x05\x66ield\x18\x02 \x01(\t\x12\x11\n\ttest_only\x18\x03 \x01(\x08\x1aZ\n\x04\x43\x61ll\x12 \n\x06target\x18\x01 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12\x10\n\x08\x66unction\x18\x02 \x01(\t\x12\x1e\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x10.gpudra.cel.Expr\x1a\x30\n\nCreateList\x12\"\n\x08\x65lements\x18\x01 \x03(\x0b\x32\x10.gpudra.cel.Expr\x1a\xef\x01\n\rComprehension\x12\x10\n\x08iter_var\x18\x01 \x01(\t\x12$\n\niter_range\x18\x02 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12\x10\n\x08\x61\x63\x63u_var\x18\x03 \x01(\t\x12#\n\taccu_init\x18\x04 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12(\n\x0eloop_condition\x18\x05 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12#\n\tloop_step\x18\x06 \x01(\x0b\x32\x10.gpudra.cel.Expr\x12 \n\x06result\x18\x07 \x01(\x0b\x32\x10.gpudra.cel.Expr\x1a\x08\n\x06OpaqueB\x06\n\x04kind\"\xb4\x01\n\x08\x43onstant\x12\x14\n\nnull_value\x18\x01 \x01(\x05H\x00\x12\x14\n\nbool_value\x18\x02 \x01(\x08H\x00\x12\x15\n\x0bint64_value\x18\x03 \x01(\x03H\x00\x12\x16\n\x0cuint64_value\x18\x04 \x01(\x04H\x00\x12\x16\n\x0c\x64ouble_value\x18\x05 \x01(\x01H\x00\x12\x16\n\x0cstring_value\x18\x06 \x01(\tH\x00\x12\x15\n\x0b\x62ytes_value\x18\x07 \x01(\x0cH\x00\x42\x06\n\x04kindb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKEDEXPR']._serialized_start=32
   _globals['_CHECKEDEXPR']._serialized_end=77
   _globals['_EXPR']._serialized_start=80
-  _globals['_EXPR']._serialized_end=908
+  _globals['_EXPR']._serialized_end=944
   _globals['_EXPR_IDENT']._serialized_start=442
   _globals['_EXPR_IDENT']._serialized_end=463
   _globals['_EXPR_SELECT']._serialized_start=465
@@ -44,9 +44,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXPR_CREATELIST']._serialized_start=636
   _globals['_EXPR_CREATELIST']._serialized_end=684
   _globals['_EXPR_COMPREHENSION']._serialized_start=687
-  _globals['_EXPR_COMPREHENSION']._serialized_end=890
-  _globals['_EXPR_OPAQUE']._serialized_start=892
-  _globals['_EXPR_OPAQUE']._serialized_end=900
-  _globals['_CONSTANT']._serialized_start=911
-  _globals['_CONSTANT']._serialized_end=1091
+  _globals['_EXPR_COMPREHENSION']._serialized_end=926
+  _globals['_EXPR_OPAQUE']._serialized_start=928
+  _globals['_EXPR_OPAQUE']._serialized_end=936
+  _globals['_CONSTANT']._serialized_start=947
+  _globals['_CONSTANT']._serialized_end=1127
 # @@protoc_insertion_point(module_scope)

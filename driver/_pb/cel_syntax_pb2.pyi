@@ -43,18 +43,22 @@ class Expr(_message.Message):
         elements: _containers.RepeatedCompositeFieldContainer[Expr]
         def __init__(self, elements: _Optional[_Iterable[_Union[Expr, _Mapping]]] = ...) -> None: ...
     class Comprehension(_message.Message):
-        __slots__ = ("iter_range", "accu_init", "loop_condition", "loop_step", "result")
+        __slots__ = ("iter_var", "iter_range", "accu_var", "accu_init", "loop_condition", "loop_step", "result")
+        ITER_VAR_FIELD_NUMBER: _ClassVar[int]
         ITER_RANGE_FIELD_NUMBER: _ClassVar[int]
+        ACCU_VAR_FIELD_NUMBER: _ClassVar[int]
         ACCU_INIT_FIELD_NUMBER: _ClassVar[int]
         LOOP_CONDITION_FIELD_NUMBER: _ClassVar[int]
         LOOP_STEP_FIELD_NUMBER: _ClassVar[int]
         RESULT_FIELD_NUMBER: _ClassVar[int]
+        iter_var: str
         iter_range: Expr
+        accu_var: str
         accu_init: Expr
         loop_condition: Expr
         loop_step: Expr
         result: Expr
-        def __init__(self, iter_range: _Optional[_Union[Expr, _Mapping]] = ..., accu_init: _Optional[_Union[Expr, _Mapping]] = ..., loop_condition: _Optional[_Union[Expr, _Mapping]] = ..., loop_step: _Optional[_Union[Expr, _Mapping]] = ..., result: _Optional[_Union[Expr, _Mapping]] = ...) -> None: ...
+        def __init__(self, iter_var: _Optional[str] = ..., iter_range: _Optional[_Union[Expr, _Mapping]] = ..., accu_var: _Optional[str] = ..., accu_init: _Optional[_Union[Expr, _Mapping]] = ..., loop_condition: _Optional[_Union[Expr, _Mapping]] = ..., loop_step: _Optional[_Union[Expr, _Mapping]] = ..., result: _Optional[_Union[Expr, _Mapping]] = ...) -> None: ...
     class Opaque(_message.Message):
         __slots__ = ()
         def __init__(self) -> None: ...

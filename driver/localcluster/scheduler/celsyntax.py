@@ -17,6 +17,7 @@ Node = pb.Expr
 
 _BINARY = {f"_{sign}_": sign for sign in ("==", "!=", "<", "<=", ">", ">=", "+", "-", "*", "/", "%", "&&", "||")}
 _BINARY["@in"] = "in"
+_MACROS = {("_||_", "false"): "exists", ("_&&_", "true"): "all"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,16 @@ def text(node: Node) -> str:
         return _select(node)
     if kind == "list_expr":
         return f"[{', '.join(text(element) for element in node.list_expr.elements)}]"
+    if kind == "comprehension_expr":
+        return _loop_text(node.comprehension_expr)
     return _call_text(node) if kind == "call_expr" else "the expression"
 
 
 def _select(node: Node) -> str:
     select = node.select_expr
-    inner = f"{_operand(select.operand)}{select.field}"
-    return f"has({inner})" if select.test_only else inner
+    if select.test_only:
+        return f"has({text(select.operand)}.{select.field})"
+    return f"{_operand(select.operand)}{select.field}"
 
 
 def _operand(node: Node) -> str:
@@ -113,11 +117,27 @@ def _call_text(node: Node) -> str:
         return f"{shown[0]} {_BINARY[function]} {shown[1]}"
     if function == "_[_]":
         return _index(arguments, shown)
+    if function == "_[?_]":
+        return f"{shown[0]}[?{shown[1]}]"
+    if function == "_?_:_":
+        return f"{shown[0]} ? {shown[1]} : {shown[2]}"
     if function in ("!_", "-_"):
         return f"{function[0]}({shown[0]})"
     if node.call_expr.HasField("target"):
         return f"{shown[0]}.{function}({', '.join(shown[1:])})"
     return f"{function}({', '.join(shown)})"
+
+
+def _loop_text(loop: pb.Expr.Comprehension) -> str:
+    """Write what `exists`, `all` and `cel.bind` have become as they were written; other loops are rare."""
+    step = call(loop.loop_step)
+    start = text(loop.accu_init)
+    if step is not None and (step[0], start) in _MACROS:
+        macro, condition = _MACROS[step[0], start], text(step[1][-1])
+        return f"{text(loop.iter_range)}.{macro}({loop.iter_var}, {condition})"
+    if not loop.iter_range.list_expr.elements and loop.iter_range.HasField("list_expr"):
+        return f"cel.bind({loop.accu_var}, {start}, {text(loop.result)})"
+    return "the expression"
 
 
 def _index(arguments: list[Node], shown: list[str]) -> str:

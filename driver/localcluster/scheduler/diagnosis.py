@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from driver.localcluster.scheduler.celvalues import show as show_quantity
-from driver.localcluster.scheduler.explain import show, why_false
+from driver.localcluster.scheduler.explain import why_false
 from driver.localcluster.scheduler.outcome import (
     CapacityShort,
     Constrained,
@@ -15,6 +15,7 @@ from driver.localcluster.scheduler.outcome import (
     NotSelected,
     Tainted,
 )
+from driver.localcluster.scheduler.wording import show
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

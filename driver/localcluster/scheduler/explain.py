@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from driver._pb import cel_values_pb2 as pb
-from driver.localcluster.scheduler import cel, celsyntax, celvalues
+from driver.localcluster.scheduler import cel, celsyntax
+from driver.localcluster.scheduler.wording import difference, relation, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 _OPPOSITE = {"_<_": "_>=_", "_<=_": "_>_", "_>_": "_<=_", "_>=_": "_<_", "_==_": "_!=_", "_!=_": "_==_"}
 _ORDERED = {"isGreaterThan": "_>_", "isLessThan": "_<_"}
 _TEXT = {"matches": "match", "contains": "contain", "startsWith": "start with", "endsWith": "end with"}
+_TRUE_TEXT = {"matches": "matches", "contains": "contains", "startsWith": "starts with", "endsWith": "ends with"}
 
 
 def why_false(expression: str, device: Mapping[str, Any]) -> str:
@@ -34,14 +34,49 @@ class _Explainer:
         """Explain a part that is false."""
         found = celsyntax.call(node)
         if found is None:
-            return self._plain(node)
+            return _absent(node) or f"{celsyntax.text(node)} is false"
         function, arguments = found
         if function == "_&&_":
             return " and ".join(self.explain(argument) for argument in arguments if self._value(argument) is False)
         if function == "_||_":
             return ", and ".join(self.explain(argument) for argument in arguments)
-        leaf = self._leaf(function, arguments)
-        return leaf or self._plain(node)
+        if function == "_?_:_":
+            return self._choice(*arguments)
+        if function == "!_":
+            return self._excluded(arguments[0])
+        return self._leaf(function, arguments) or f"{celsyntax.text(node)} is false"
+
+    def _choice(self, condition: Node, then: Node, otherwise: Node) -> str:
+        """Explain the branch that was taken; `a ? b : false` is `a && b` to most who write it."""
+        if self._value(condition) is True:
+            return self.explain(then)
+        return self.explain(condition if celsyntax.text(otherwise) == "false" else otherwise)
+
+    def _excluded(self, node: Node) -> str:
+        """Explain a part that is true where its negation is wanted."""
+        found = celsyntax.call(node)
+        function, arguments = found or ("", [])
+        if function == "!_":
+            return self.explain(arguments[0])
+        if function in ("_&&_", "_||_"):
+            return " and ".join(self._excluded(argument) for argument in arguments if self._value(argument) is True)
+        if function in _OPPOSITE:
+            leaf = self._leaf(_OPPOSITE[function], arguments)
+        elif function in _ORDERED:
+            leaf = self._comparison(_OPPOSITE[_ORDERED[function]], *arguments)
+        else:
+            leaf = self._true_text(function, arguments)
+        return leaf or f"{celsyntax.text(node)} is true, which is excluded"
+
+    def _true_text(self, function: str, arguments: list[Node]) -> str | None:
+        value = self._value(arguments[0]) if function in _TEXT or function == "@in" else None
+        if not isinstance(value, str):
+            return None
+        verb = "is one of" if function == "@in" else _TRUE_TEXT[function]
+        subject, other = (celsyntax.text(argument) for argument in arguments)
+        if isinstance(self._value(arguments[1]), dict):
+            return f"{other} has {subject}, which is excluded"
+        return f"{subject} {show(value)} {verb} {other}, which is excluded"
 
     def _leaf(self, function: str, arguments: list[Node]) -> str | None:
         if function in _OPPOSITE:
@@ -70,10 +105,10 @@ class _Explainer:
             return self._comparison(mirrored, right, left)
         subject = _subject(left, a)
         if function == "_==_":
-            return f"{subject}, not {show(b)}{_difference(a, b)}"
+            return f"{subject}, not {show(b)}{difference(a, b)}"
         if function == "_!=_":
             return f"{subject}, which is excluded"
-        return f"{celsyntax.text(left)} {show(a)} {_relation(function, a, b)}"
+        return f"{celsyntax.text(left)} {show(a)} {relation(function, a, b)}"
 
     def _text(self, function: str, subject: Node, wanted: Node) -> str | None:
         a, b = self._value(subject), self._value(wanted)
@@ -96,9 +131,6 @@ class _Explainer:
             return f"{celsyntax.text(holder)} has no {show(value)}"
         return None if value is None else f"{_subject(item, value)}, not one of {celsyntax.text(holder)}"
 
-    def _plain(self, node: Node) -> str:
-        return f"{celsyntax.text(node)} is false"
-
     def _value(self, node: Node) -> Any:
         """Evaluate a part; None if it has no value of its own (a loop's variable, an error)."""
         try:
@@ -108,40 +140,17 @@ class _Explainer:
         return value
 
 
-def show(value: Any) -> str:
-    """Write a CEL value: quantities in their shortest spelling, strings quoted."""
-    if isinstance(value, pb.Quantity):
-        return celvalues.show(celvalues.fraction(value))
-    if isinstance(value, pb.Semver):
-        return value.exact
-    return json.dumps(value) if isinstance(value, (str, bool)) else str(value)
-
-
 def _subject(node: Node, value: Any) -> str:
     return f"{celsyntax.text(node)} is {show(value)}"
+
+
+def _absent(node: Node) -> str | None:
+    """Explain a `has()` that is false."""
+    if node.WhichOneof("kind") != "select_expr" or not node.select_expr.test_only:
+        return None
+    return f"{celsyntax.text(node.select_expr.operand)} has no {node.select_expr.field}"
 
 
 def _is_literal(node: Node) -> bool:
     found = celsyntax.call(node)
     return node.WhichOneof("kind") == "const_expr" or (found is not None and found[0] in ("quantity", "semver"))
-
-
-def _relation(function: str, a: Any, b: Any) -> str:
-    """Say how `a` fails `a <function> b`: `is below 80Gi by 361Mi`."""
-    wanted = show(b)
-    if function in ("_>=_", "_>_"):
-        return f"is not above {wanted}" if a == b else f"is below {wanted}{_by(a, b)}"
-    return f"is not below {wanted}" if a == b else f"is above {wanted}{_by(a, b)}"
-
-
-def _by(a: Any, b: Any) -> str:
-    if isinstance(a, pb.Quantity) and isinstance(b, pb.Quantity):
-        return f" by {celvalues.show(abs(celvalues.fraction(a) - celvalues.fraction(b)))}"
-    return f" by {abs(a - b)}" if isinstance(a, int) and isinstance(b, int) else ""
-
-
-def _difference(a: Any, b: Any) -> str:
-    if not isinstance(a, pb.Quantity) or not isinstance(b, pb.Quantity):
-        return ""
-    word = "below" if celvalues.fraction(a) < celvalues.fraction(b) else "above"
-    return f" ({word} it{_by(a, b)})"

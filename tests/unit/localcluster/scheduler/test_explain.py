@@ -5,6 +5,9 @@ import pytest
 from driver.localcluster.scheduler.explain import why_false
 from tests.unit.localcluster.scheduler.test_cel import DEVICE, C, G
 
+DOMAIN = 'device.attributes["gpu.nvidia.com"]'
+H100 = '"NVIDIA H100 80GB HBM3"'
+
 
 @pytest.mark.parametrize(
     ("expression", "words"),
@@ -27,14 +30,30 @@ from tests.unit.localcluster.scheduler.test_cel import DEVICE, C, G
         ),
         (f'{G}.productName in ["A", "B"]', 'productName is "NVIDIA H100 80GB HBM3", not one of ["A", "B"]'),
         ('"example.com" in device.attributes', 'device.attributes has no "example.com"'),
-        (f"has({G}.nope)", "has(nope) is false"),
-        (f"!{G}.migCapable", "!(migCapable) is false"),
+        (f"has({G}.nope)", f"{DOMAIN} has no nope"),
+        (f"!has({G}.minor)", f"has({DOMAIN}.minor) is true, which is excluded"),
+        (f"!{G}.migCapable", "migCapable is true, which is excluded"),
+        (f'!{C}.memory.isLessThan(quantity("80Gi"))', "memory 81559Mi is below 80Gi by 361Mi"),
+        (f"!({G}.minor == 1)", "minor is 1, which is excluded"),
+        (f"!({G}.minor < 4)", "minor 1 is below 4 by 3"),
+        (f"!!({G}.minor >= 4)", "minor 1 is below 4 by 3"),
+        (f"!({G}.minor == 2 || {G}.minor > 0)", "minor 1 is above 0 by 1"),
+        (f'!{G}.productName.contains("H100")', f'productName {H100} contains "H100", which is excluded'),
+        (f'!({G}.productName in ["X", {H100}])', f'productName {H100} is one of ["X", {H100}], which is excluded'),
+        ('!("gpu.nvidia.com" in device.attributes)', 'device.attributes has "gpu.nvidia.com", which is excluded'),
+        (f"{G}.minor > 0 ? {G}.minor > 4 : false", "minor 1 is below 4 by 3"),
+        (f"{G}.minor > 4 ? true : false", "minor 1 is below 4 by 3"),
+        (f"{G}.minor > 4 ? true : {G}.minor == 2", "minor is 1, not 2"),
+        (f'{G}[?"nope"].orValue("z") == "x"', f'{DOMAIN}[?"nope"].orValue("z") is "z", not "x"'),
         (
             f'{G}.migCapable && {G}.minor == 2 && {G}.productName == "X"',
             'minor is 1, not 2 and productName is "NVIDIA H100 80GB HBM3", not "X"',
         ),
         (f"{G}.minor == 2 || {G}.minor == 3", "minor is 1, not 2, and minor is 1, not 3"),
-        (f'["A100"].exists(n, {G}.productName.contains(n))', "the expression is false"),
+        (f'["A100"].exists(n, {G}.productName.contains(n))', '["A100"].exists(n, productName.contains(n)) is false'),
+        (f"[1, 2].all(n, {G}.minor == n)", "[1, 2].all(n, minor == n) is false"),
+        (f"cel.bind(g, {G}, g.minor == 2)", f"cel.bind(g, {DOMAIN}, g.minor == 2) is false"),
+        (f"[1].map(n, n + {G}.minor)[0] == 7", "the expression[0] is 2, not 7"),
     ],
 )  # fmt: skip
 def test_words(expression, words):
