@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 
 class SchedulerError(PermanentError):
-    """The pod can't be scheduled anywhere until its claim or its class changes (a selector without a value)."""
+    """The pod can't be scheduled anywhere until its claim or its class changes (a selector without a value).
+
+    `where` names what the message, which is the real scheduler's, leaves out: the request and the device.
+    """
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        super().__init__(message)
+        self.where = where
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,8 @@ class Placer:
                 if found >= _ENOUGH and len(self._view.nodes) > _ALL_NODES:
                     break
         except (SchedulerError, InvalidValueError) as exc:
-            return Refusal(reason="SchedulerError", message=f'running "DynamicResources" filter plugin: {exc}')
+            where = f" ({exc.where})" if isinstance(exc, SchedulerError) and exc.where else ""
+            return Refusal(reason="SchedulerError", message=f'running "DynamicResources" filter plugin: {exc}{where}')
         return best or self._refusal(misfits)
 
     def _candidates(self) -> Iterator[Object]:
@@ -148,17 +149,24 @@ class Placer:
 
 
 def _details(misfits: Mapping[str, _Misfit]) -> str:
-    """Say what failed on which node; nodes with the same words are named together."""
+    """Say what failed on which node; nodes with the same words are named together.
+
+    Nodes without devices are no news, unless there are no others.
+    """
+    failed = [(node, misfit.detail) for node, misfit in misfits.items() if misfit.detail is not None]
     alike: dict[str, list[str]] = {}
-    for node, misfit in misfits.items():
-        if misfit.detail is not None and (misfit.detail.unusable or any(f.obstacles for f in misfit.detail.findings)):
-            alike.setdefault(diagnosis.describe(misfit.detail), []).append(node)
+    for node, detail in [item for item in failed if _has_devices(item[1])] or failed:
+        alike.setdefault(diagnosis.describe(detail), []).append(node)
     parts = []
     for words, names in list(alike.items())[:_DETAILS_MAX]:
-        more = f" (and {len(names) - 1} more nodes)" if len(names) > 1 else ""
+        more = f" (and {len(names) - 1} more node{'s' * (len(names) > 2)})" if len(names) > 1 else ""
         parts.append(f" On {names[0]}{more}: {words}.")
     text = "".join(parts)
     return text if len(text) <= _MESSAGE_MAX else f"{text[: _MESSAGE_MAX - 3]}..."
+
+
+def _has_devices(detail: Unsatisfiable) -> bool:
+    return bool(detail.unusable) or any(finding.obstacles or finding.fitting for finding in detail.findings)
 
 
 def _allocation(claim: Object) -> Mapping[str, Any]:

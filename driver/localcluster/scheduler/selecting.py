@@ -23,10 +23,14 @@ def failed_selector(device: Device, ask: Ask, device_class: Mapping[str, Any], c
     :raises SchedulerError: if a selector has no value for this device.
     """
     name = ask.class_name
-    if failed := _first_false(device, class_selectors(device_class), f"class {name}"):
-        return NotSelected(expression=failed, class_name=name)
-    if failed := _first_false(device, ask.selectors, f"claim {claim}"):
-        return NotSelected(expression=failed, class_name=None)
+    try:
+        if failed := _first_false(device, class_selectors(device_class), f"class {name}"):
+            return NotSelected(expression=failed, class_name=name)
+        if failed := _first_false(device, ask.selectors, f"claim {claim}"):
+            return NotSelected(expression=failed, class_name=None)
+    except SchedulerError as exc:
+        exc.where = f"request {ask.name}, device {device.name} of pool {device.id.pool}"
+        raise
     return None
 
 

@@ -72,12 +72,46 @@ def test_alike_nodes_are_named_together():
     )
 
 
+@pytest.mark.parametrize("of_class", [False, True])
+def test_a_selector_without_a_value_says_for_which_device(of_class):
+    broken = "device.attributes['gpu.nvidia.com'].nope == 1"
+    view = view_of(1)
+    view.device_class("ADDED", device_class("broken", broken))
+    asked = request("r", cls="broken") if of_class else request("r", broken)
+    whose = "class broken" if of_class else "claim work/c"
+    assert placer(view).place(named("p"), [claim(asked)]) == Refusal(
+        reason="SchedulerError",
+        message=f'running "DynamicResources" filter plugin: {whose}: selector #0: CEL runtime error: '
+        "no such key: nope (request r, device gpu-0 of pool n000)",
+    )
+
+
+def test_a_cluster_whose_nodes_have_no_devices_says_so():
+    view = view_of(2)
+    for name in ("n000", "n001"):
+        view.resource_slice("DELETED", resource_slice(name))
+    assert placer(view).place(named("p"), [claim()]).message == (
+        "0/2 nodes are available: 2 cannot allocate all claims. "
+        "On n000 (and 1 more node): c: request r: the node has no devices."
+    )
+
+
+def test_more_devices_than_a_node_has_are_a_reason_where_all_are_free():
+    assert placer(view_of(1)).place(named("p"), [claim(request("r", count=2))]).message == (
+        "0/1 nodes are available: 1 cannot allocate all claims. "
+        "On n000: c: request r: 1 of 2 devices fit, and it has no more."
+    )
+
+
 def test_reasons_are_counted():
     view = view_of(2)
     view.node("MODIFIED", node("n000", unschedulable=True))
     view.resource_slice("DELETED", resource_slice("n001"))
     refused = placer(view).place(named("p"), [claim()])
-    assert refused.message == "0/2 nodes are available: 1 cannot allocate all claims, 1 node(s) were unschedulable."
+    assert refused.message == (
+        "0/2 nodes are available: 1 cannot allocate all claims, 1 node(s) were unschedulable. "
+        "On n001: c: request r: the node has no devices."
+    )
 
 
 def test_a_cluster_without_nodes():
