@@ -25,10 +25,18 @@ def unmet(device: Device, wanted: Mapping[str, Fraction]) -> str | None:
             return f"it has no capacity {name}"
         taken = rounded(amount, size.policy) if device.multiple else amount
         if taken is None:
-            return f"{name} {show(amount)} is more than its request policy allows"
+            return _beyond(name, amount, size.policy)
         if taken > size.value:
             return f"{name} {show(size.value)} is below {show(taken)} by {show(taken - size.value)}"
     return None
+
+
+def _beyond(name: str, amount: Fraction, policy: Policy | None) -> str:
+    most = max(policy.values, default=policy.high) if policy else None
+    if most is None or amount <= most:  # rounding up has led beyond the range
+        return f"{name} {show(amount)}, rounded up to a step, is more than its request policy allows"
+    over = show(amount - most)
+    return f"{name} {show(amount)} is above {show(most)}, the most that its request policy allows, by {over}"
 
 
 def consumed(device: Device, wanted: Mapping[str, Fraction]) -> dict[Name, Fraction]:

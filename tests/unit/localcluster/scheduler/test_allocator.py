@@ -262,8 +262,16 @@ def test_a_share_is_rounded_by_the_policy(policy, amount, taken):
 @pytest.mark.parametrize(
     ("policy", "amount", "words"),
     [
-        ({"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi"}}, "9Gi", "more than its request policy allows"),
-        ({"default": "10Gi", "validValues": ["10Gi", "40Gi"]}, "41Gi", "more than its request policy allows"),
+        (
+            {"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi"}},
+            "9Gi",
+            "above 8Gi, the most that its request policy allows, by 1Gi",
+        ),
+        (
+            {"default": "10Gi", "validValues": ["10Gi", "40Gi"]},
+            "41Gi",
+            "above 40Gi, the most that its request policy allows, by 1Gi",
+        ),
         ({}, "81Gi", "memory 80Gi is below 81Gi by 1Gi"),
     ],
 )
