@@ -131,11 +131,12 @@ class Handler:
 
 def _described(request: web.BaseRequest, user: User, target: Target) -> Call:
     verb = (_ONE if target.name else _MANY).get(request.method)
-    if verb is None or (verb == "create" and target.name and not target.subresource):
+    served = target.served
+    everywhere = served.resource.namespaced and not target.namespace  # such a path is for lists and watches only
+    if verb is None or (everywhere and verb != "list") or (verb == "create" and target.name and not target.subresource):
         raise method_not_allowed()
     if verb == "list" and request.query.get("watch") in ("1", "true"):
         verb = "watch"
-    served = target.served
     return Call(
         user=user.name,
         verb=verb,

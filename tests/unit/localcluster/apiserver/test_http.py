@@ -65,6 +65,8 @@ async def test_what_is_not_served_is_404(client, path):
     [
         ("PUT", PODS),
         ("PATCH", PODS),
+        ("POST", "/api/v1/pods"),
+        ("DELETE", "/api/v1/pods"),
         ("POST", f"{PODS}/p"),
         ("POST", "/version"),
         ("OPTIONS", PODS),
@@ -75,6 +77,12 @@ async def test_what_is_not_served_is_404(client, path):
 )
 async def test_what_a_path_does_not_allow_is_405(client, method, path):
     assert (await client.ask(method, path, {})).status == 405
+
+
+async def test_a_collection_of_all_namespaces_is_not_deleted(client):
+    await client.ask("POST", CLAIMS, claim())
+    await client.ask("DELETE", "/apis/resource.k8s.io/v1/resourceclaims")
+    assert (await client.ask("GET", f"{CLAIMS}/c")).status == 200
 
 
 async def test_a_list_has_the_revision_to_watch_from(client):
