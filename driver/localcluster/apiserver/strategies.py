@@ -19,6 +19,7 @@ _STRATEGIES: Final[Mapping[str, Strategy]] = {
     "namespaces": workloads.NAMESPACE,
     "nodes": workloads.NODE,
     "pods": workloads.POD,
+    "secrets": workloads.SECRET,
     "deployments": workloads.DEPLOYMENT,
     "replicasets": workloads.REPLICATED,
     "statefulsets": workloads.REPLICATED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver import dropping
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.strategy import Rules
 
 _GRACE = 30
+_COMPUTE = ("cpu", "memory")
 
 
 def _fill(target: Object, defaults: Mapping[str, Any]) -> None:
@@ -94,14 +96,26 @@ def _default_probe(probe: Object | None) -> None:
 
 
 def _qos(spec: Object) -> str:
+    """Return the class by CPU and memory alone: what a device costs says nothing about it."""
     containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
     resources = [container.get("resources") or {} for container in containers]
-    if not any(r.get("requests") or r.get("limits") for r in resources):
+    limits, requests = ([_compute(r.get(kind)) for r in resources] for kind in ("limits", "requests"))
+    if not any(limits) and not any(requests):
         return "BestEffort"
-    guaranteed = all(
-        set(r.get("limits") or ()) >= {"cpu", "memory"} and r.get("limits") == r.get("requests") for r in resources
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
+    return "Guaranteed" if limits == requests and all(len(limit) == len(_COMPUTE) for limit in limits) else "Burstable"
+
+
+def _compute(amounts: Object | None) -> Object:
+    return {name: amount for name, amount in (amounts or {}).items() if name in _COMPUTE}
+
+
+def _prepare_secret(obj: Object, old: Object | None, rules: Rules) -> None:
+    """Move what was written as text to where it is read."""
+    text = obj.pop("stringData", None)
+    obj.setdefault("type", "Opaque")
+    if text:
+        encoded = {key: base64.b64encode(value.encode()).decode() for key, value in text.items()}
+        obj["data"] = {**(obj.get("data") or {}), **encoded}
 
 
 def _prepare_replicated(obj: Object, old: Object | None, rules: Rules) -> None:
@@ -139,6 +153,7 @@ def _prepare_job(obj: Object, old: Object | None, rules: Rules) -> None:
 
 NAMESPACE = Strategy(prepare=_prepare_namespace)
 NODE = Strategy(prepare=_prepare_node)
+SECRET = Strategy(prepare=_prepare_secret)
 POD = Strategy(prepare=_prepare_pod, validate=pod_errors)
 DEPLOYMENT = Strategy(prepare=_prepare_deployment, validate=template_errors)
 REPLICATED = Strategy(prepare=_prepare_replicated, validate=template_errors)

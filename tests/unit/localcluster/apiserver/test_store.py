@@ -172,6 +172,30 @@ def test_a_pod_is_bound_once(store):
         store.bind("p", "default", "n2")
 
 
+def test_text_of_a_secret_is_stored_as_data(store):
+    body = {"metadata": {"name": "s"}, "data": {"a": "YQ==", "b": "Yg=="}, "stringData": {"b": "new"}}
+    made = store.create("secrets", body, "default")
+    assert (made["data"], made["type"]) == ({"a": "YQ==", "b": "bmV3"}, "Opaque")
+    assert "stringData" not in made
+    changed = store.patch("secrets", "s", {"stringData": {"c": "c"}}, "default")
+    assert changed["data"] == {"a": "YQ==", "b": "bmV3", "c": "Yw=="}
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "wanted"),
+    [
+        ({"nvidia.com/gpu": 1}, {}, "BestEffort"),
+        ({"nvidia.com/gpu": 1, "cpu": "1", "memory": "1Gi"}, {}, "Guaranteed"),
+        ({"cpu": "1", "memory": "1Gi"}, {"cpu": "500m"}, "Burstable"),
+        ({"cpu": "1"}, {}, "Burstable"),
+    ],
+)
+def test_devices_do_not_count_for_the_quality_of_service(store, limits, requests, wanted):
+    container = {"name": "c", "image": "x", "resources": {"limits": limits, "requests": requests}}
+    made = store.create("pods", {"metadata": {"name": "p"}, "spec": {"containers": [container]}}, "default")
+    assert made["status"]["qosClass"] == wanted
+
+
 def test_dry_run_stores_nothing(store):
     revision = store.revision
     store.create("configmaps", {"metadata": {"name": "x"}}, "default", dry_run=True)
