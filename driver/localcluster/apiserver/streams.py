@@ -29,7 +29,7 @@ _END_OF_INITIAL = {"k8s.io/initial-events-end": "true"}
 async def watch(store: Store, request: web.BaseRequest, target: Target) -> web.StreamResponse:
     """Stream events until the client, the server or the time limit ends it.
 
-    :raises StatusError: 400 for parameters that can't be understood, 504 for a revision of the future.
+    :raises StatusError: 400 or 422 for parameters that can't be understood, 504 for a revision of the future.
     """
     served, query = target.served, request.query
     interest = store.interest(
@@ -37,7 +37,7 @@ async def watch(store: Store, request: web.BaseRequest, target: Target) -> web.S
     )
     if target.name:  # GET of one object with watch=true
         interest = store.interest(served.resource.plural, target.namespace, f"metadata.name={target.name}", "")
-    initial = query.get("sendInitialEvents") == "true"
+    initial = _wants_initial(query)
     since = None if initial else known_revision(query.get("resourceVersion", ""), store.revision)
     stream = _Stream(request, served, query)
     try:
@@ -50,6 +50,17 @@ async def watch(store: Store, request: web.BaseRequest, target: Target) -> web.S
     finally:
         subscription.close()
     return stream.response
+
+
+def _wants_initial(query: Mapping[str, str]) -> bool:
+    given, match = query.get("sendInitialEvents"), query.get("resourceVersionMatch", "")
+    if given is not None and match != "NotOlderThan":
+        why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    elif given is None and match:
+        why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+    else:
+        return given == "true"
+    raise StatusError(422, "Invalid", f"ListOptions.meta.k8s.io is invalid: resourceVersionMatch: Forbidden: {why}")
 
 
 def known_revision(text: str, now: int) -> int | None:

@@ -62,6 +62,20 @@ async def test_initial_events_end_with_a_bookmark(client):
     assert mark["object"]["metadata"]["resourceVersion"] == str(client.server.store.revision)
 
 
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("sendInitialEvents=true", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
+        ("sendInitialEvents=true&resourceVersionMatch=Exact", "sendInitialEvents requires"),
+        ("resourceVersionMatch=NotOlderThan", "forbidden for watch unless sendInitialEvents is provided"),
+    ],
+)
+async def test_initial_events_are_asked_for_in_full(client, query, why):
+    found = await client.ask("GET", f"{SLICES}?watch=true&{query}")
+    assert (found.status, found.body["reason"]) == (422, "Invalid")
+    assert why in found.body["message"]
+
+
 async def test_bookmarks_come_while_nothing_happens(client, monkeypatch):
     monkeypatch.setattr(streams, "BOOKMARK_SECONDS", 0.01)
     version = client.server.store.revision
