@@ -176,10 +176,13 @@ async def test_a_command_on_a_terminal(cluster: LocalCluster, shell: str) -> Non
     [
         (("exec", "nobody", "--", "true"), '"nobody" not found'),
         (("exec", "p", "-c", "other", "--", "true"), "container other is not valid for pod p"),
+        (("exec", "waiting", "--", "true"), 'container not found ("c"): it does not run'),
         (("attach", "p"), "the embedded cluster has no attach to pods"),
     ],
 )
 async def test_commands_that_cannot_be_run(cluster: LocalCluster, shell: str, arguments: Any, message: str) -> None:
+    idle = {"containers": [{"name": "c", "image": "busybox"}], "nodeSelector": {"no": "node"}}
+    cluster.store.create("pods", {"metadata": {"name": "waiting"}, "spec": idle}, "default")
     status, _, err = await run(cluster, *arguments)
     assert status == 1
     assert message in err

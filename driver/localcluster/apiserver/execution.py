@@ -72,6 +72,7 @@ async def serve(request: web.BaseRequest, source: ExecSource | None, wanted: Exe
     """
     socket = web.WebSocketResponse(protocols=_PROTOCOLS, max_msg_size=1 << 20)
     if not socket.can_prepare(request):
+        _check_running(wanted)  # kubectl asks so, too, to hear why WebSockets were refused
         raise bad_request(
             "exec is served over WebSockets only: use kubectl 1.30 or later, or another client that has them"
         )
@@ -90,6 +91,13 @@ async def serve(request: web.BaseRequest, source: ExecSource | None, wanted: Exe
     finally:
         await running.aclose()
     return socket
+
+
+def _check_running(wanted: ExecRequest) -> None:
+    status = wanted.pod.get("status") or {}
+    found = [item for kind in ("containerStatuses", "initContainerStatuses") for item in status.get(kind) or ()]
+    if not any(item.get("name") == wanted.container and (item.get("state") or {}).get("running") for item in found):
+        raise bad_request(f'container not found ("{wanted.container}"): it does not run')
 
 
 async def _talk(socket: web.WebSocketResponse, running: Running) -> None:
