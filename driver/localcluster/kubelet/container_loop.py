@@ -123,25 +123,24 @@ class ContainerLoop:
         return policy == "Always" or (policy == "OnFailure" and code != 0)
 
     async def _back_off(self) -> None:
-        """Wait before the next start: not at all the first time, then ever longer."""
+        """Wait before the next start: not at all the first time, then ever longer; what never ran can't crash."""
         state, times = self._state, self._services.times
+        if state.terminated is None and state.waiting[0] != "RunContainerError":
+            await asyncio.sleep(times.crash_backoff)
+            return
         delay = min(times.crash_backoff * 2 ** max(self._failures - 1, 0), times.crash_backoff_max)
         ended, first = state.terminated, self._failures == 0
         self._failures += 1
-        if ended is not None:
-            state.restarts += 1
+        state.restarts += 1
         if first and ended is not None:
             return
-        if ended is not None or state.waiting[0] == "RunContainerError":
-            pod = self._pod()
-            where = f"container={state.name} pod={name_of(pod)}_{namespace_of(pod)}({metadata(pod)['uid']})"
-            text = f"back-off {delay:.3g}s restarting failed {where}"
-            state.last, state.terminated = ended or state.last, None
-            state.waiting = ("CrashLoopBackOff", text)
-            self._event(
-                "BackOff", f"Back-off restarting failed container {state.name} in pod {name_of(pod)}", warning=True
-            )
-            self._changed()
+        pod = self._pod()
+        where = f"container={state.name} pod={name_of(pod)}_{namespace_of(pod)}({metadata(pod)['uid']})"
+        text = f"back-off {delay:.3g}s restarting failed {where}"
+        state.last, state.terminated = ended or state.last, None
+        state.waiting = ("CrashLoopBackOff", text)
+        self._event("BackOff", f"Back-off restarting failed container {state.name} in pod {name_of(pod)}", warning=True)
+        self._changed()
         await asyncio.sleep(delay)
 
     async def _request(self, pod: Object) -> ContainerRequest:

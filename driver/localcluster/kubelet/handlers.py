@@ -8,8 +8,8 @@ from typing import Any
 from driver.localcluster.kubelet.pod_state import NODE_IP
 
 
-async def http_get(spec: dict[str, Any], get: dict[str, Any]) -> bool:
-    """Say whether a container's server answers well; `get` is an HTTPGetAction.
+async def http_get(spec: dict[str, Any], get: dict[str, Any]) -> str:
+    """Ask a container's server; return what is wrong with its answer, nothing if it is well. `get` is an HTTPGetAction.
 
     :raises OSError: it does not answer.
     """
@@ -19,7 +19,9 @@ async def http_get(spec: dict[str, Any], get: dict[str, Any]) -> bool:
         path = get.get("path") or "/"
         writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}\r\nUser-Agent: kube-probe\r\n\r\n".encode())
         parts = (await reader.readline()).split()
-        return len(parts) > 1 and parts[1].isdigit() and 200 <= int(parts[1]) < 400
+        if len(parts) < 2 or not parts[1].isdigit():
+            return "the answer is not HTTP"
+        return "" if 200 <= int(parts[1]) < 400 else f"HTTP probe failed with statuscode: {int(parts[1])}"
     finally:
         writer.close()
 

@@ -92,6 +92,6 @@ async def _asked(spec: dict[str, Any], get: dict[str, Any]) -> str:
     if stands_in(spec):
         return ""  # the server that would answer is in the image
     try:
-        return "" if await http_get(spec, get) else "the server's answer is no success"
+        return await http_get(spec, get)
     except OSError as exc:
         return str(exc)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +40,14 @@ async def supervise(
     changed()
     async with asyncio.TaskGroup() as group:
         if readiness is not None:
-            group.create_task(_follow_readiness(services, state, container, readiness, changed))
+            group.create_task(_follow_readiness(services, pod, state, container, readiness, changed))
         if liveness is not None:
             group.create_task(_comes_up(services, pod, state, container, liveness, forever=True))
 
 
 async def _follow_readiness(
     services: NodeServices,
+    pod: Callable[[], Object],
     state: ContainerState,
     container: Container,
     probe: dict[str, Any],
@@ -56,8 +56,10 @@ async def _follow_readiness(
     scale, successes, failures = services.times.grace, 0, 0
     await asyncio.sleep(probe.get("initialDelaySeconds", 0) * scale)
     while True:
-        passed = await _check(services, state.spec, container, probe)
-        successes, failures = (successes + 1, 0) if passed else (0, failures + 1)
+        why = await _check(services, state.spec, container, probe)
+        successes, failures = (0, failures + 1) if why else (successes + 1, 0)
+        if why:
+            services.record(pod(), "Unhealthy", f"Readiness probe failed: {why}", warning=True)
         before = state.ready
         if successes >= probe.get("successThreshold", 1):
             state.ready = True
@@ -81,13 +83,12 @@ async def _comes_up(
     kind, scale, failures = ("Liveness" if forever else "Startup"), services.times.grace, 0
     await asyncio.sleep(probe.get("initialDelaySeconds", 0) * scale)
     while failures < probe.get("failureThreshold", 3):
-        if await _check(services, state.spec, container, probe):
-            failures = 0
-            if not forever:
-                return True
-        else:
-            failures += 1
-            services.record(pod(), "Unhealthy", f"{kind} probe failed", warning=True)
+        why = await _check(services, state.spec, container, probe)
+        failures = failures + 1 if why else 0
+        if why:
+            services.record(pod(), "Unhealthy", f"{kind} probe failed: {why}", warning=True)
+        elif not forever:
+            return True
         await asyncio.sleep(probe.get("periodSeconds", 10) * scale)
     text = f"Container {state.name} failed {kind.lower()} probe, will be restarted"
     services.record(pod(), "Killing", text)
@@ -95,19 +96,30 @@ async def _comes_up(
     return False
 
 
-async def _check(services: NodeServices, spec: dict[str, Any], container: Container, probe: dict[str, Any]) -> bool:
+async def _check(services: NodeServices, spec: dict[str, Any], container: Container, probe: dict[str, Any]) -> str:
+    """Return why a probe failed, nothing if it passed."""
     timeout = float(probe.get("timeoutSeconds", 1))
     if "exec" in probe:
-        return await services.runtime.exec(container, probe["exec"]["command"], timeout) == 0
+        command = probe["exec"]["command"]
+        code = await services.runtime.exec(container, command, timeout)
+        what = f"command {' '.join(command)!r}"
+        return f"{what} timed out after {timeout:g}s" if code < 0 else f"{what} exited with {code}" if code else ""
     if stands_in(spec):
-        return True  # the server that would answer is in the image
-    with contextlib.suppress(OSError, TimeoutError):
+        return ""  # the server that would answer is in the image
+    try:
         async with asyncio.timeout(timeout):
-            if "httpGet" in probe:
-                return await http_get(spec, probe["httpGet"])
-            if "tcpSocket" in probe:
-                host = probe["tcpSocket"].get("host") or NODE_IP
-                _, writer = await asyncio.open_connection(host, port(spec, probe["tcpSocket"]["port"]))
-                writer.close()
-            return True
-    return False
+            return await _asked(spec, probe)
+    except TimeoutError:
+        return f"no answer within {timeout:g}s"
+    except OSError as exc:
+        return str(exc)
+
+
+async def _asked(spec: dict[str, Any], probe: dict[str, Any]) -> str:
+    if "httpGet" in probe:
+        return await http_get(spec, probe["httpGet"])
+    if "tcpSocket" in probe:
+        host = probe["tcpSocket"].get("host") or NODE_IP
+        _, writer = await asyncio.open_connection(host, port(spec, probe["tcpSocket"]["port"]))
+        writer.close()
+    return ""

@@ -166,6 +166,14 @@ async def test_a_missing_reference_keeps_the_container_waiting(bench: Bench) -> 
     assert bench.status("p")["state"]["waiting"]["reason"] == "CreateContainerConfigError"
     bench.store.create("configmaps", {"metadata": {"name": "m"}, "data": {"k": "v"}}, "default")
     await until(lambda: bench.log("p") == "v\n")
+    assert bench.status("p")["restartCount"] == 0
+
+
+async def test_a_missing_reference_is_looked_for_as_often_later_on(bench: Bench) -> None:
+    """Waits that grow as those of a crash loop do would take a minute for so many tries."""
+    spec = container("c", "sleep 100", envFrom=[{"configMapRef": {"name": "m"}}])
+    bench.pod("p", containers=[spec])
+    await until(lambda: [event["count"] for event in bench.store.list("events") if event["reason"] == "Failed"] >= [20])
 
 
 async def test_config_maps_secrets_and_the_downward_api_as_files(bench: Bench) -> None:
@@ -213,6 +221,13 @@ async def test_a_program_that_is_not_there(bench: Bench) -> None:
     assert bench.status("p")["restartCount"] == 0
 
 
+async def test_starts_that_fail_are_counted(bench: Bench) -> None:
+    bench.pod("p", containers=[{"name": "c", "image": "x", "command": ["no-such-program"]}])
+    await until(lambda: bench.status("p").get("restartCount", 0) >= 2)
+    state = bench.status("p")["lastState"]["terminated"]
+    assert (state["reason"], state["exitCode"]) == ("StartError", 128)
+
+
 async def test_probes(bench: Bench) -> None:
     volume = [{"name": "v", "hostPath": {"path": str(bench.paths.root)}}]
     flag = bench.paths.root / "ready"
@@ -227,13 +242,16 @@ async def test_probes(bench: Bench) -> None:
     }
     spec = container("c", "sleep 100", volumeMounts=[{"name": "v", "mountPath": "/v"}], **probes)
     bench.pod("p", containers=[spec], volumes=volume)
+    why = f"command 'sh -c test -e {flag} -o -e /v/ready' exited with 1"
     await until(lambda: bench.events("Unhealthy"))
+    assert bench.events("Unhealthy") == [f"Startup probe failed: {why}"]
     assert not bench.status("p")["started"]
     flag.touch()
     await running(bench, "p")
     assert bench.status("p")["started"]
     flag.unlink()
     await until(lambda: not bench.status("p")["ready"])
+    assert f"Readiness probe failed: {why}" in bench.events("Unhealthy")
 
 
 async def test_a_failing_liveness_probe_restarts_the_container(bench: Bench) -> None:
