@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.execution import ExecRequest
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.containers.execution import Execution
+
+_SOCKET_PATH_MAX = 107  # bytes, of Linux
+_LONG_SOCKET = "gpu.nvidia.com-reg.sock"
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +73,7 @@ class LocalCluster:
         port: int = 0,
     ) -> None:
         _check_nodes(nodes)
+        _check_root(root, nodes)
         self.root = root
         features = Features(kubernetes=kubernetes, gates=dict(feature_gates or {}))
         self.apiserver = ApiServer(root, features, port=port)
@@ -170,6 +175,14 @@ async def _keep(part: Any) -> None:
             await asyncio.sleep(1)
         else:
             return
+
+
+def _check_root(root: Path, nodes: Sequence[str]) -> None:
+    """Refuse a root below which a kubelet's or a driver's sockets would have paths that are too long for sockets."""
+    longest = max(len(os.fsencode(NodePaths(root / name).plugins_registry / _LONG_SOCKET)) for name in nodes)
+    if longest > _SOCKET_PATH_MAX:
+        allowed = f"a path that is shorter by {longest - _SOCKET_PATH_MAX} bytes: Unix sockets are below it"
+        raise InvalidValueError("root", str(root), allowed)
 
 
 def _check_nodes(nodes: Sequence[str]) -> None:

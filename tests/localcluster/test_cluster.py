@@ -225,6 +225,11 @@ def test_what_cannot_be_is_refused(short_tmp: Path, more: dict[str, Any], messag
         LocalCluster(short_tmp, **more)
 
 
+def test_a_root_that_is_too_long_for_sockets_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"^root: .* a path that is shorter by 44 bytes: Unix sockets"):
+        LocalCluster(Path("/" + "x" * 99), nodes=["n"])
+
+
 async def test_as_a_command(short_tmp: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "driver.localcluster", "--root", str(short_tmp), "--nodes", "2", "--kubernetes", "1.35",
