@@ -46,8 +46,9 @@ class ProcessCluster(DriverHere):
         self._made: list[str] = []
 
     def start(self) -> None:
-        """Install the device classes if there are none, start the driver."""
+        """Install the device classes if there are none, start the driver; its slices are the sign that it is up."""
         self._made = asyncio.run(install.classes(self.kubeconfig, self.context))
+        asyncio.run(install.remove_slices(self.kubeconfig, self.context, self._node_name))
         self._driver.start()
 
     def stop(self) -> None:

@@ -99,6 +99,16 @@ async def test_the_suite_starts_the_driver_reports_and_leaves_nothing(world, tmp
     assert not list(Path(world.kubelet_root).glob("plugins*/**/*.sock"))
 
 
+async def test_slices_of_a_driver_that_has_gone_are_no_sign_of_the_one_that_starts(world):
+    """The suite stopped its driver, for a case with other settings, before that had come up."""
+    pool = {"name": world.node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": world.node, "pool": pool, "devices": [{"name": "gpu-0"}]}
+    async with KubeClient.from_kubeconfig(world.kubeconfig) as client:
+        await client.create("/apis/resource.k8s.io/v1/resourceslices", {"metadata": {"name": "left"}, "spec": spec})
+    status, output = finished(world.suite(*world.process(), "-k", "as_many_pods_as_there_are_shares"))
+    assert status == 0, output
+
+
 async def test_a_node_whose_runtime_does_not_find_the_devices_fails(world, tmp_path):
     elsewhere = world.process(**{"cdi-dir": str(tmp_path)})
     status, output = finished(world.suite(*elsewhere, "-k", "one_pod_gets_one_gpu", "--patience", "10"))
