@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
+import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +15,7 @@ from driver.errors import DriverError
 from tests.conformance import options as suite_options
 from tests.conformance.api import Api, collection
 from tests.conformance.case import Case
-from tests.conformance.cluster import CONFIGURE_DRIVER
+from tests.conformance.cluster import CONFIGURE_DRIVER, Cluster
 from tests.conformance.embedded import EmbeddedCluster
 from tests.conformance.gpus import Gpus, is_complete
 from tests.conformance.remote import InstalledCluster, ProcessCluster
@@ -21,8 +24,9 @@ from tests.conformance.waiting import NotSeenError, Waiter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from tests.conformance.cluster import Cluster
     from tests.conformance.options import Options
+
+_WAITS = 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,10 +35,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     suite_options.read(config)  # refuses what does not go together before anything starts
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is cancelled cleans up, too
     config.option.fold_skipped = False  # what was skipped is part of the result, by name
     config.addinivalue_line("markers", "gpus(count, pattern='', linked=False): what GPUs one node must have")
     config.addinivalue_line("markers", "driver(flag=value, ...): settings of the driver beside its usual ones")
     config.addinivalue_line("markers", "needs(capability, ...): what the cluster must be able to do, beside its API")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give each case on a cluster of somebody's the time for several waits, each of which may take `--patience`."""
+    options = suite_options.read(config)
+    if options.kubeconfig is None or config.getoption("timeout") is not None:
+        return
+    limit = pytest.mark.timeout(_WAITS * (options.patience or Cluster.patience))
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(limit)
 
 
 @pytest.hookimpl(wrapper=True)

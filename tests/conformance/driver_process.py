@@ -39,7 +39,9 @@ class DriverProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it."""
+        """Start it, if it does not run: a case that was interrupted may go on beside its clean-up."""
+        if self.runs:
+            return
         self._since = self._log.stat().st_size if self._log.exists() else 0
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GPU_DRA_")}
         with self._log.open("ab") as log:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -130,6 +131,34 @@ async def test_two_runs_at_once_do_not_disturb_each_other(world):
         finally:
             driver.kill()
     assert await world.namespaces() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_run_that_is_cancelled_cleans_up(world, tmp_path, number):
+    """By Ctrl-C or as CI does it, while a case waits in vain."""
+    elsewhere = world.process(**{"cdi-dir": str(tmp_path)})
+    suite = world.suite(*elsewhere, "-k", "one_pod_gets_one_gpu")
+    async with asyncio.timeout(30), KubeClient.from_kubeconfig(world.kubeconfig) as client:
+        async for event in client.watch("/api/v1/pods"):
+            if event.object["metadata"]["namespace"].startswith("gpu-dra-conformance-"):
+                break
+    suite.send_signal(number)
+    status, output = finished(suite)
+    assert status == 2, output
+    assert await world.namespaces() == []
+    assert not list(Path(world.kubelet_root).glob("plugins*/**/*.sock"))
+
+
+def test_cases_on_other_clusters_may_take_as_long_as_their_waits():
+    flags = ["--kubeconfig", "nowhere", "--collect-only", "-q", "-p", "tests.suite.limits"]
+    done = subprocess.run(
+        [*PYTEST, "tests/conformance", *flags, "--patience", "200"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "limits of the cases: 800" in done.stdout
 
 
 def test_kind_test_runs_the_suite_on_the_kind_cluster(world, tmp_path):
