@@ -76,7 +76,7 @@ class LocalCluster:
         _check_root(root, nodes)
         self.root = root
         features = Features(kubernetes=kubernetes, gates=dict(feature_gates or {}))
-        self.apiserver = ApiServer(root, features, port=port)
+        self.apiserver = ApiServer(root, features, port=port, authorization=True)
         self.apiserver.log_source = self._log
         self.apiserver.exec_source = self._exec
         times = (times or Times()).scaled(time_scale)

@@ -202,6 +202,24 @@ async def test_a_client_that_goes_ends_its_command(cluster: LocalCluster, shell:
     await until(lambda: not command.exists())
 
 
+async def test_a_service_account_may_do_what_its_roles_allow(cluster: LocalCluster) -> None:
+    await kubectl(cluster, "create", "serviceaccount", "reader")
+    token = (await kubectl(cluster, "create", "token", "reader")).strip()
+    mine = (f"--token={token}",)
+    status, _, err = await run(cluster, "get", "pods", *mine)
+    assert status == 1
+    assert 'pods is forbidden: User "system:serviceaccount:default:reader" cannot list resource "pods"' in err
+    assert await run(cluster, "auth", "can-i", "get", "pods", "--as=system:serviceaccount:default:reader") == (
+        1,
+        "no\n",
+        "",
+    )
+    await kubectl(cluster, "create", "rolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader")
+    assert (await run(cluster, "get", "pods,resourceclaims", *mine))[0] == 0
+    for verb, what in (("get", "secrets"), ("create", "pods"), ("list", "resourceslices")):
+        assert (await run(cluster, "auth", "can-i", verb, what, *mine))[1] == "no\n"
+
+
 async def test_logs_of_a_pod_without_a_node_are_refused(cluster: LocalCluster) -> None:
     spec = {"containers": [{"name": "c", "image": "x"}], "nodeSelector": {"no": "such"}}
     cluster.store.create("pods", {"metadata": {"name": "p"}, "spec": spec}, "default")
