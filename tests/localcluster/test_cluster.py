@@ -216,6 +216,8 @@ async def test_a_service_account_may_do_what_its_roles_allow(cluster: LocalClust
     )
     await kubectl(cluster, "create", "rolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader")
     assert (await run(cluster, "get", "pods,resourceclaims", *mine))[0] == 0
+    rules = [line.split() for line in (await kubectl(cluster, "auth", "can-i", "--list", *mine)).splitlines()]
+    assert ["configmaps", "[]", "[]", "[get", "list", "watch]"] in rules
     for verb, what in (("get", "secrets"), ("create", "pods"), ("list", "resourceslices")):
         assert (await run(cluster, "auth", "can-i", verb, what, *mine))[1] == "no\n"
 

@@ -40,9 +40,10 @@ class Authorizer:
             return True
         if not call.resource:
             return call.path.startswith(_EVERYBODY)
-        return any(_rule_allows(rule, call) for rule in self._rules(user, call.namespace))
+        return any(_rule_allows(rule, call) for rule in self.rules(user, call.namespace))
 
-    def _rules(self, user: User, namespace: str) -> Iterator[Mapping[str, Any]]:
+    def rules(self, user: User, namespace: str) -> Iterator[Mapping[str, Any]]:
+        """Yield the rules that hold for a user, for the whole cluster and in a namespace."""
         for binding in self._store.list("clusterrolebindings"):
             if _binds(binding, user, ""):
                 yield from self._role(binding["roleRef"], "")

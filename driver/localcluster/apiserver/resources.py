@@ -153,6 +153,7 @@ def _reviews() -> tuple[Resource, ...]:
         review("authentication", "selfsubjectreviews", "SelfSubjectReview"),
         review("authorization", "subjectaccessreviews", "SubjectAccessReview"),
         review("authorization", "selfsubjectaccessreviews", "SelfSubjectAccessReview"),
+        review("authorization", "selfsubjectrulesreviews", "SelfSubjectRulesReview"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from driver.localcluster.apiserver import answers
 from driver.localcluster.apiserver.audit import Call
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.identity import Tokens
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.apiserver.registry import Target
+
+
+_EVERYTHING: Final = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
 
 
 class Reviews:
@@ -30,6 +33,8 @@ class Reviews:
         kind = target.served.resource.kind
         if kind == "SelfSubjectReview":
             status: Object = {"userInfo": _info(user)}
+        elif kind == "SelfSubjectRulesReview":
+            status = self._rules(str(spec.get("namespace", "")), user)
         elif kind == "TokenReview":
             status = self._token(str(spec.get("token", "")))
         else:
@@ -45,6 +50,12 @@ class Reviews:
         if found is None:
             return {"user": {}, "error": "invalid bearer token"}
         return {"authenticated": True, "user": _info(found)}
+
+    def _rules(self, namespace: str, user: User) -> Object:
+        rules = list(self._authorizer.rules(user, namespace)) if self._authorizer.enforce else [_EVERYTHING]
+        of_resources = [dict(rule) for rule in rules if rule.get("resources")]
+        others = [dict(rule) for rule in rules if rule.get("nonResourceURLs")]
+        return {"resourceRules": of_resources, "nonResourceRules": others, "incomplete": False}
 
     def _allowed(self, spec: Object, user: User) -> bool:
         about: dict[str, Any] = spec.get("resourceAttributes") or {}
