@@ -20,9 +20,10 @@ from driver._pb import pluginregistration_pb2 as reg
 from driver._pb import pluginregistration_pb2_grpc as reg_grpc
 from driver.kube.client import KubeClient
 from driver.localcluster.apiserver import ApiServer
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
 
@@ -34,18 +35,6 @@ PROGRAM = (
 )
 NODE = "node1"
 DRA = "/apis/resource.k8s.io/v1"
-
-
-async def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
-    """Wait until `condition` (may be async) holds; return its value."""
-    async with asyncio.timeout(seconds):
-        while True:
-            value = condition()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            await asyncio.sleep(0.02)
 
 
 @dataclass

@@ -18,7 +18,8 @@ import pytest
 
 from driver.kube.client import KubeClient
 from driver.localcluster.apiserver import ApiServer, Features
-from tests.agent_process import Node, Process, agent, until
+from tests.agent_process import Node, Process, agent
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

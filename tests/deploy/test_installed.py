@@ -11,10 +11,11 @@ from driver.inventory.faults import Faults, GpuFaults, save_faults
 from driver.kube.client import KubeClient
 from driver.localcluster.apiserver import ApiServer
 from driver.localcluster.apiserver.objects import lookup
-from tests.agent_process import DRA, NODE, Node, Process, agent, until
+from tests.agent_process import DRA, NODE, Node, Process, agent
 from tests.deploy.installed import USER, agents_kubeconfig, install
 from tests.deploy.manifests import build, one
 from tests.deploy.rbac import Call, missing, permitted
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,9 +16,10 @@ import pytest
 import yaml
 
 from driver._pb import pod_resources_v1_pb2 as pb
-from tests.agent_process import NODE, Node, agent, node_below, nothing_missing, until
+from tests.agent_process import NODE, Node, agent, node_below, nothing_missing
 from tests.deploy.manifests import DEPLOY, build_path, load, one
 from tests.kubelet.pods import Lister
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

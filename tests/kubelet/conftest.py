@@ -16,6 +16,7 @@ from driver._pb import pluginregistration_pb2 as reg
 from driver._pb import pluginregistration_pb2_grpc as reg_grpc
 from driver.claims.record import PreparedDevice
 from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
 
     from driver.claims.allocation import ClaimRef
     from driver.errors import DriverError
-
-
-async def until(condition: Callable[[], object], seconds: float = 30) -> None:
-    """Wait until `condition` holds."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def prepared(uid: str, share_id: str | None = None) -> PreparedDevice:

@@ -21,8 +21,8 @@ from driver.localcluster.kubelet.device_grants import Grants
 from driver.localcluster.kubelet.device_manager import DeviceManager
 from driver.localcluster.kubelet.times import Times
 from driver.model.ownership import Owner, Ownership
-from tests.kubelet.conftest import until
 from tests.unit.deviceplugin.helpers import config
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence

@@ -15,12 +15,13 @@ from driver._pb import dra_health_v1_pb2 as health
 from driver._pb import dra_health_v1_pb2_grpc as health_grpc
 from driver.kubelet.calls import CallInterceptor
 from driver.logs import call_id
-
-from .conftest import Seen, until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    from .conftest import Seen
 
 
 class Stream(health_grpc.DRAResourceHealthServicer):

@@ -11,9 +11,9 @@ import pytest
 from driver._pb import device_plugin_v1beta1_pb2 as pb
 from driver.errors import DeviceNotReadyError
 from driver.model.health import Health
-from tests.kubelet.conftest import until
 from tests.kubelet.device_plugins import GPU, Kubelet, Plugins, drained, ids_of, offered
 from tests.unit.deviceplugin.helpers import config, shared, snapshot
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

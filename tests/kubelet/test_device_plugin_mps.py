@@ -8,9 +8,9 @@ from driver.errors import GpuToolError
 from driver.kubelet.device_plugin.mps import HOLDER, MpsReplicas
 from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
 from driver.sharing.fake import FakeComputeModes, FakeMps, FakeState
-from tests.kubelet.conftest import until
 from tests.kubelet.device_plugins import GPU, Kubelet, Plugins
 from tests.unit.deviceplugin.helpers import config, shared, snapshot
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

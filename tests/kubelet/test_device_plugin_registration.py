@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kubelet.conftest import until
 from tests.kubelet.device_plugins import Kubelet, Plugins, ids_of, offered
 from tests.unit.deviceplugin.helpers import config, snapshot
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -48,7 +48,7 @@ async def test_several_starts_of_the_kubelet_in_a_row(plugins: Plugins, kubelet:
     for _ in range(3):
         await kubelet.stop()
         await kubelet.start()  # deletes every socket
-    await until(lambda: kubelet.counts() == (2, 2), 20)
+    await until(lambda: kubelet.counts() == (2, 2))
     await plugins.allocate(ids_of(node))
 
 

@@ -13,8 +13,9 @@ from driver._pb import dra_v1beta1_pb2 as v1beta1
 from driver._pb import dra_v1beta1_pb2_grpc as v1beta1_grpc
 from driver.errors import ClaimRefusedError, DriverError
 from driver.kubelet.dra import LONGEST_CALL, deadline, line
+from tests.waiting import until
 
-from .conftest import Kubelet, ScriptedClaims, Seen, prepare_request, prepared, unprepare_request, until
+from .conftest import Kubelet, ScriptedClaims, Seen, prepare_request, prepared, unprepare_request
 
 pytestmark = pytest.mark.usefixtures("plugin")
 

@@ -6,8 +6,9 @@ import time
 from driver.claims.allocation import ClaimRef
 from driver.errors import DeviceNotReadyError
 from driver.kubelet.gate import GatedClaims
+from tests.waiting import until
 
-from .conftest import ScriptedClaims, prepared, until
+from .conftest import ScriptedClaims, prepared
 
 REFS = (ClaimRef(namespace="ns", name="a", uid="u1"), ClaimRef(namespace="ns", name="b", uid="u2"))
 

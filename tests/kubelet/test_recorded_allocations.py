@@ -16,7 +16,8 @@ from driver.inventory.fake import FakeInventory
 from driver.kube.client import KubeClient
 from driver.localcluster.apiserver import ApiServer
 from driver.model.mig import Placement
-from tests.agent_process import NODE, Node, agent, until
+from tests.agent_process import NODE, Node, agent
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,8 +4,9 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
+from tests.waiting import until
 
-from .conftest import Kubelet, ScriptedClaims, Seen, prepare_request, running, until
+from .conftest import Kubelet, ScriptedClaims, Seen, prepare_request, running
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,8 +20,9 @@ from driver.model.device import MigDevice
 from driver.model.health_facts import Fact, Kind
 from driver.model.health_rules import judge
 from driver.model.snapshot import Snapshot
+from tests.waiting import until
 
-from .conftest import Kubelet, ScriptedClaims, Seen, running, until
+from .conftest import Kubelet, ScriptedClaims, Seen, running
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,8 +12,9 @@ import pytest
 
 from driver.errors import ServeError
 from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
+from tests.waiting import until
 
-from .conftest import Kubelet, ScriptedClaims, Seen, prepare_request, running, until
+from .conftest import Kubelet, ScriptedClaims, Seen, prepare_request, running
 
 
 def leave_dead_socket(path: Path) -> None:
@@ -165,7 +166,7 @@ async def test_K3_a_killed_process_leaves_sockets_that_the_next_one_replaces(
         "asyncio.run(main())\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(kubelet.root)]) as process:
-        await until(kubelet.registration.exists, 30)
+        await until(kubelet.registration.exists)
         process.send_signal(signal.SIGKILL)
         await asyncio.to_thread(process.wait)
     assert kubelet.service.exists()

@@ -16,8 +16,8 @@ from driver.errors import InvalidValueError
 from driver.localcluster.apiserver.execution import ExecRequest
 from driver.localcluster.apiserver.objects import lookup
 from driver.localcluster.cluster import LocalCluster
-from tests.unit.localcluster.kubelet.conftest import until
 from tests.unit.localcluster.kubelet.plugins import DraPlugin, device
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -14,7 +14,7 @@ import yaml
 
 from driver.localcluster.apiserver.objects import clone, metadata
 from driver.localcluster.cluster import LocalCluster
-from tests.agent_process import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

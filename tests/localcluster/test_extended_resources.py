@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from driver.device_classes import device_classes
-from tests.agent_process import until
 from tests.localcluster.test_device_plugin import GPU, World
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver.localcluster.cluster import LocalCluster
-from tests.agent_process import until
 from tests.localcluster.test_device_plugin import GPU, NODE, World
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

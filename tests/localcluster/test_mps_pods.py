@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driver.sharing.pod_manifest import DAEMON_LABEL
-from tests.agent_process import until
 from tests.fakes.install import FakeDriver
 from tests.localcluster.test_device_plugin import World
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

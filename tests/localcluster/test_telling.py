@@ -8,8 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver.objects import metadata
-from tests.agent_process import until
 from tests.localcluster.test_device_plugin import NODE, World, world
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.objects import Object

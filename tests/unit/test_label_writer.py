@@ -19,7 +19,8 @@ from driver.label_writer import LabelWriter
 from driver.labels import TIMESTAMP
 from driver.localcluster.apiserver import ApiServer, Fault
 from driver.model.snapshot import Problem, Snapshot
-from tests.unit.slices.helpers import snapshot, until
+from tests.unit.slices.helpers import snapshot
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,12 +78,6 @@ class Bench:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def until(self, condition: Any) -> Any:
-        async with asyncio.timeout(20):
-            while not (value := await condition()):
-                await asyncio.sleep(0.01)
-        return value
-
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
@@ -101,7 +96,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def test_labels_are_applied_beside_foreign_ones_by_an_own_manager(bench):
     async with bench.writer():
-        await bench.until(bench.product)
+        await until(bench.product)
     labels = await bench.labels()
     assert labels.items() >= FOREIGN.items()
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
@@ -116,7 +111,7 @@ async def test_labels_are_applied_beside_foreign_ones_by_an_own_manager(bench):
 
 async def test_right_labels_are_not_written_again_by_this_or_the_next_process(bench):
     async with bench.writer() as writer:
-        await bench.until(bench.product)
+        await until(bench.product)
         before = await bench.node()
         writer.publish(replace(snapshot("h100:2"), problems=(Problem(object="gpu-0", message="something else"),)))
         writer.configure(PluginConfig())
@@ -136,9 +131,9 @@ async def test_what_changes_is_written_and_what_is_no_more_goes(bench):
         async def profile() -> str | None:
             return (await bench.labels()).get("nvidia.com/mig-1g.10gb.count")
 
-        assert await bench.until(profile) == "2"
+        assert await until(profile) == "2"
         writer.publish(snapshot("l4"))
-        await bench.until(lambda: _is(bench.product, "NVIDIA-L4"))
+        await until(lambda: _is(bench.product, "NVIDIA-L4"))
     labels = await bench.labels()
     assert not [key for key in labels if "mig-" in key]
     assert labels.items() >= FOREIGN.items()
@@ -154,7 +149,7 @@ async def test_labels_of_other_managers_are_taken_over(bench):
     body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": theirs}}
     await bench.client.patch(PATH, body, content_type=APPLY_PATCH, query={"fieldManager": "gpu-feature-discovery"})
     async with bench.writer():
-        await bench.until(lambda: _is(bench.product, "NVIDIA-H100-80GB-HBM3"))
+        await until(lambda: _is(bench.product, "NVIDIA-H100-80GB-HBM3"))
         # The peer goes, and gives up what it set: what is ours stays, what is its own goes.
         body["metadata"]["labels"] = {}
         await bench.client.patch(PATH, body, content_type=APPLY_PATCH, query={"fieldManager": "gpu-feature-discovery"})
@@ -167,22 +162,22 @@ async def test_labels_of_other_managers_are_taken_over(bench):
 @pytest.mark.parametrize("value", ["by-hand", None])
 async def test_what_somebody_changes_or_removes_is_repaired(bench, value):
     async with bench.writer():
-        await bench.until(bench.product)
+        await until(bench.product)
         await bench.client.patch(PATH, {"metadata": {"labels": {"nvidia.com/gpu.product": value}}})
-        await bench.until(lambda: _is(bench.product, "NVIDIA-H100-80GB-HBM3"))
+        await until(lambda: _is(bench.product, "NVIDIA-H100-80GB-HBM3"))
     assert bench.seen.events == []
 
 
 async def test_who_changes_them_again_and_again_is_told_of_and_not_fought(bench):
     async with bench.writer():
-        await bench.until(bench.product)
+        await until(bench.product)
 
         async def fought() -> bool:
             await bench.client.patch(PATH, {"metadata": {"labels": {"nvidia.com/gpu.product": "theirs"}}})
             await asyncio.sleep(0.1)
             return bool(bench.seen.events)
 
-        await bench.until(fought)
+        await until(fought)
         [(reason, message)] = bench.seen.events
     assert reason == "NodeLabelsContested"
     assert "nvidia.com/gpu.product" in message
@@ -191,12 +186,12 @@ async def test_who_changes_them_again_and_again_is_told_of_and_not_fought(bench)
 
 async def test_A_new_labels_are_written_even_while_an_old_fight_pauses(bench):
     async with bench.writer() as writer:
-        await bench.until(bench.product)
+        await until(bench.product)
         writer._repairs.pause = lambda now: 3600.0
         await bench.client.patch(PATH, {"metadata": {"labels": {"nvidia.com/gpu.product": "theirs"}}})
         await until(lambda: bench.seen.events)
         writer.publish(snapshot("l4"))
-        await bench.until(lambda: _is(bench.product, "NVIDIA-L4"))
+        await until(lambda: _is(bench.product, "NVIDIA-L4"))
 
 
 async def test_a_node_that_may_not_be_patched_is_told_once(bench):
@@ -208,7 +203,7 @@ async def test_a_node_that_may_not_be_patched_is_told_once(bench):
         assert reason == "NodeLabelsNotWritten"
         assert "patch of nodes" in message
         bench.server.faults.clear()
-        await bench.until(bench.product)
+        await until(bench.product)
     assert bench.seen.writes[:3] == ["ApiForbiddenError"] * 3
 
 
@@ -218,14 +213,14 @@ async def test_after_a_refusal_the_pause_is_long_but_news_are_tried_at_once(benc
         await until(lambda: bench.seen.events)
         assert await bench.product() is None
         writer.publish(snapshot("l4"))
-        await bench.until(lambda: _is(bench.product, "NVIDIA-L4"))
+        await until(lambda: _is(bench.product, "NVIDIA-L4"))
 
 
 @pytest.mark.parametrize("status", [409, 429, 500, 503])
 async def test_what_passes_is_tried_again(bench, status):
     bench.server.faults.add(Fault.on("patch", "nodes", status=status, times=1))
     async with bench.writer():
-        await bench.until(bench.product)
+        await until(bench.product)
     assert bench.seen.writes[-1] == ""
     assert len(bench.seen.writes) == 2
 
@@ -233,7 +228,7 @@ async def test_what_passes_is_tried_again(bench, status):
 async def test_without_the_right_to_watch_labels_are_written_all_the_same(bench):
     fault = bench.server.faults.add(Fault.on("watch", "nodes", status=403))
     async with bench.writer():
-        await bench.until(bench.product)
+        await until(bench.product)
         await until(lambda: fault.hits >= 2)
     assert [reason for reason, _ in bench.seen.events] == ["NodeLabelsNotWatched"]
 
@@ -244,15 +239,15 @@ async def test_the_node_comes_late(bench):
         await until(lambda: bench.seen.events)
         assert "not found" in bench.seen.events[0][1]
         await bench.client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-        await bench.until(bench.product)
+        await until(bench.product)
 
 
 async def test_a_node_that_is_made_anew_is_labelled_anew(bench):
     async with bench.writer():
-        await bench.until(bench.product)
+        await until(bench.product)
         await bench.client.delete(PATH)
         await bench.client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-        await bench.until(bench.product)
+        await until(bench.product)
 
 
 async def test_a_node_that_is_gone_is_never_made(bench):
@@ -266,21 +261,21 @@ async def test_a_node_that_is_gone_is_never_made(bench):
 
 async def test_unavailable_gpus_do_not_cost_the_labels_of_before(bench):
     async with bench.writer():
-        await bench.until(bench.product)
+        await until(bench.product)
     async with bench.writer("") as writer:
         down = Snapshot(problems=(Problem(object="nvml", message="no library"),))
         assert down.unavailable
         writer.publish(down)
         assert writer._wanted is None
         writer.publish(Snapshot())  # a node that lost its GPUs for good
-        await bench.until(lambda: _is(bench.product, None))
+        await until(lambda: _is(bench.product, None))
     assert await bench.labels() == FOREIGN
 
 
 @pytest.mark.parametrize("remove", [True, False])
 async def test_labels_go_or_stay_at_the_end(bench, remove):
     async with bench.writer(remove_at_end=remove) as writer:
-        await bench.until(bench.product)
+        await until(bench.product)
     await writer.stop()
     assert (await bench.labels() == FOREIGN) == remove
     assert (await bench.product() is None) == remove
@@ -288,7 +283,7 @@ async def test_labels_go_or_stay_at_the_end(bench, remove):
 
 async def test_what_can_not_be_removed_at_the_end_holds_nothing_up(bench, caplog):
     async with bench.writer(remove_at_end=True) as writer:
-        await bench.until(bench.product)
+        await until(bench.product)
     bench.server.faults.add(Fault.on("patch", "nodes", status=403))
     await writer.stop()
     assert "stay" in caplog.text
@@ -296,7 +291,7 @@ async def test_what_can_not_be_removed_at_the_end_holds_nothing_up(bench, caplog
 
 async def test_the_timestamp_is_off_if_so_set(bench):
     async with bench.writer(timestamp=False):
-        await bench.until(bench.product)
+        await until(bench.product)
     assert TIMESTAMP not in await bench.labels()
 
 
@@ -304,19 +299,19 @@ async def test_the_timestamp_is_off_if_the_peers_config_says_so(bench):
     async with bench.writer("") as writer:
         writer.configure(decode_config({"flags": {"gfd": {"noTimestamp": True}}}, "config"))
         writer.publish(snapshot("l4"))
-        await bench.until(bench.product)
+        await until(bench.product)
     assert TIMESTAMP not in await bench.labels()
 
 
 async def test_a_bug_costs_labels_only(bench, caplog):
     async with bench.writer() as writer:
-        await bench.until(bench.product)
+        await until(bench.product)
         writer._place.differing = None
         writer.publish(snapshot("l4"))
         await until(lambda: "internal error" in caplog.text)
         del writer._place.differing
         writer.publish(snapshot("t4"))
-        await bench.until(lambda: _is(bench.product, "Tesla-T4"))
+        await until(lambda: _is(bench.product, "Tesla-T4"))
 
 
 async def test_the_peers_file_with_the_machines_type_is_read(bench, tmp_path):
@@ -329,7 +324,7 @@ async def test_the_peers_file_with_the_machines_type_is_read(bench, tmp_path):
         async def machine() -> bool:
             return (await bench.labels()).get("nvidia.com/gpu.machine") == "NVIDIA-DGX-H100"
 
-        await bench.until(machine)
+        await until(machine)
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

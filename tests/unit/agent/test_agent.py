@@ -14,8 +14,9 @@ import pytest
 
 from driver._pb import dra_v1_pb2 as v1
 from driver.inventory.faults import Faults, GpuFaults, save_faults
-from tests.agent_process import DRA, NODE, Node, agent, node_below, nothing_missing, until
+from tests.agent_process import DRA, NODE, Node, agent, node_below, nothing_missing
 from tests.kubelet.pods import Lister
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -19,8 +19,9 @@ from driver.inventory.faults import Faults, GpuFaults, MigFaults, save_faults
 from driver.kube.client import KubeClient
 from driver.localcluster.apiserver import ApiServer
 from driver.model.mig import Placement
-from tests.agent_process import NODE, Node, agent, until
+from tests.agent_process import NODE, Node, agent
 from tests.fakes.install import FakeDriver
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -17,8 +17,8 @@ from driver.model.device import Gpu, MigDevice
 from driver.model.health_facts import Fact, Kind
 from driver.model.health_rules import judge
 from driver.model.snapshot import Snapshot
-from tests.unit.monitor.monitors import until
 from tests.unit.slices.helpers import snapshot
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -10,7 +10,8 @@ import aiohttp
 import pytest
 
 from driver.localcluster.apiserver import Fault
-from tests.agent_process import DRA, Node, agent, node_below, nothing_missing, until
+from tests.agent_process import DRA, Node, agent, node_below, nothing_missing
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

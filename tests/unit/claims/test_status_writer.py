@@ -16,8 +16,9 @@ from driver.kube.resources import ResourceApi
 from driver.localcluster.apiserver import ApiServer, Fault, Features
 from driver.model.health import Health
 from tests.deploy.manifests import build
-from tests.unit.slices.helpers import FELL_OFF, NODE, snapshot, until
+from tests.unit.slices.helpers import FELL_OFF, NODE, snapshot
 from tests.unit.telemetry.builders import held, record
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

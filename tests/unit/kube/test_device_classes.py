@@ -10,7 +10,7 @@ from driver.kube.device_classes import DeviceClasses
 from driver.kube.resources import ResourceApi
 from driver.localcluster.apiserver import ApiServer, Fault
 from tests.unit.kube.test_resources import serve_versions
-from tests.unit.slices.helpers import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

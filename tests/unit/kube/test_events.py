@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from driver.kube import events as module
 from driver.kube.events import EventSink
 from driver.localcluster.apiserver import ApiServer, Fault
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     import pytest
 
@@ -23,12 +24,6 @@ class Clock:
 
     def __call__(self) -> datetime:
         return self.now
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from driver.model.device import Gpu
 from driver.model.snapshot import DriverVersions, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from driver.model.health import Health
     from driver.model.health_facts import HealthReport
@@ -28,12 +28,6 @@ def without(index: int) -> Reading:
     """GPU `index` of four has gone, and NVML has renumbered those after it."""
     left = [gpu for gpu in GPUS if gpu.index != index]
     return reading(*(replace(gpu, index=position) for position, gpu in enumerate(left)))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @dataclass

@@ -17,7 +17,8 @@ from driver.model.choice import GpuChoice
 from driver.model.mig import MigState
 from driver.model.snapshot import DriverVersions, Problem, Snapshot
 from driver.monitor.monitor import Monitor
-from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading, until, without
+from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading, without
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,8 @@ from driver.model.health import Effect, Taint
 from driver.model.health_facts import Fact, HealthReport, Kind
 from driver.model.health_rules import Rules
 from tests.unit.monitor.judging import ALL_WELL, MIG, taints, watching
-from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading, until, without
+from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading, without
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)

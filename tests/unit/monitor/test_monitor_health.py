@@ -20,7 +20,8 @@ from driver.model.health_facts import HealthReport, Recovery
 from driver.model.health_rules import Rules
 from driver.monitor.health_memory import HealthMemory
 from tests.unit.monitor.judging import ALL_WELL, MIG, NEEDED, taints, watching
-from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading, until
+from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver.offering.peer_plugin import PeerPlugin
-from tests.unit.slices.helpers import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

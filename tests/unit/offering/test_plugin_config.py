@@ -10,7 +10,7 @@ from driver.errors import ApiUnavailableError, InvalidValueError
 from driver.kube.client import WatchEvent
 from driver.offering.plugin_config import LABEL, ConfigSource, follow_yaml
 from driver.settings import load_settings
-from tests.agent_process import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
-
 from driver.sharing.base import MpsSpec
 from tests.unit.sharing.conftest import GPU, OTHER
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MI = 1 << 20
 UID = "0a5b2c3d-1111-4222-8333-444455556666"
 SPEC = MpsSpec(devices=(GPU, OTHER), active_thread_percentage=25, memory_limits={GPU: 512 * MI})
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)

@@ -19,7 +19,8 @@ from driver.sharing.base import MpsSpec
 from driver.sharing.tools import Tools
 from tests.fakes.install import FakeDriver
 from tests.unit.sharing.conftest import GPU, OTHER
-from tests.unit.sharing.daemons import SPEC, UID, until
+from tests.unit.sharing.daemons import SPEC, UID
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.unit.sharing.conftest import Node

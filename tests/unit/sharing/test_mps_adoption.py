@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.sharing.conftest import GPU, OTHER, keeping
-from tests.unit.sharing.daemons import SPEC, UID, until
+from tests.unit.sharing.daemons import SPEC, UID
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.unit.sharing.conftest import Node

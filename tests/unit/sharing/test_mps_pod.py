@@ -20,9 +20,10 @@ from driver.sharing.mps_pod import MpsPods, PodOptions
 from driver.sharing.pod_manifest import Command, Image, manifest, own_image, pod_name, trouble
 from driver.sharing.pods import Pods
 from tests.unit.sharing.conftest import GPU, OTHER, keeping
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from tests.fakes.install import FakeDriver
 
@@ -32,12 +33,6 @@ UID = "0a5b2c3d-1111-4222-8333-444455556666"
 OTHER_UID = "1a5b2c3d-1111-4222-8333-444455556666"
 SPEC = MpsSpec(devices=(GPU, OTHER), active_thread_percentage=25, memory_limits={GPU: 512 << 20})
 SHM = Path(f"/dev/shm/gpu-dra-test-pods-{os.getpid()}")
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 class World:

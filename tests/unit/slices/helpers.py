@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -18,7 +17,7 @@ from driver.slices.build import BuildOptions
 from driver.slices.diff import API_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from driver.model.device import Gpu
 
@@ -65,10 +64,3 @@ def add(store: Store, specs: Iterable[JsonObject]) -> list[JsonObject]:
 
 def names(specs: Sequence[JsonObject]) -> list[list[str]]:
     return [[device["name"] for device in spec.get("devices", ())] for spec in specs]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds, at most 10 s."""
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.002)

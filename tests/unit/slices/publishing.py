@@ -13,7 +13,8 @@ from driver.localcluster.apiserver import ApiServer, Features
 from driver.slices.build import build
 from driver.slices.normal import normal
 from driver.slices.publish import SlicePublisher
-from tests.unit.slices.helpers import NODE, OPTIONS, until
+from tests.unit.slices.helpers import NODE, OPTIONS
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

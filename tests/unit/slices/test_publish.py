@@ -10,8 +10,9 @@ import pytest
 
 from driver.localcluster.apiserver import Fault, Features
 from driver.slices.build import build
-from tests.unit.slices.helpers import NODE, OPTIONS, names, snapshot, until
+from tests.unit.slices.helpers import NODE, OPTIONS, names, snapshot
 from tests.unit.slices.publishing import RESOURCE, Node, complete, make_node
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

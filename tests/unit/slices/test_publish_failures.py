@@ -12,8 +12,9 @@ from driver.kube.resources import ResourceApi
 from driver.localcluster.apiserver import ApiServer, Fault
 from driver.slices.build import build
 from driver.slices.publish import SlicePublisher
-from tests.unit.slices.helpers import NODE, OPTIONS, snapshot, until
+from tests.unit.slices.helpers import NODE, OPTIONS, snapshot
 from tests.unit.slices.publishing import RESOURCE, Node, complete, make_node
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,9 @@ from driver.localcluster.apiserver import Features
 from driver.model.shares import ShareMode, Shares
 from driver.slices.build import build
 from driver.slices.dropped import Feature
-from tests.unit.slices.helpers import FELL_OFF, OPTIONS, PARTITIONS, names, partitioned, snapshot, until
+from tests.unit.slices.helpers import FELL_OFF, OPTIONS, PARTITIONS, names, partitioned, snapshot
 from tests.unit.slices.publishing import RESOURCE, Node, complete, make_node
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,8 +8,9 @@ import pytest
 from driver.errors import InventoryError
 from driver.model.usage import GpuUsage, Usage
 from driver.telemetry.sampler import Sampler, Sources
-from tests.unit.slices.helpers import NODE, snapshot, until
+from tests.unit.slices.helpers import NODE, snapshot
 from tests.unit.telemetry.builders import container, held, record
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from driver.claims.record import Record

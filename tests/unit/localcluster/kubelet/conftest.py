@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,12 @@ from driver.localcluster.apiserver.store import Store
 from driver.localcluster.kubelet.kubelet import Kubelet
 from driver.localcluster.kubelet.paths import NodePaths
 from driver.localcluster.kubelet.times import Times
+from tests.waiting import until
 
 from .plugins import DRIVER, DevicePlugin, DraPlugin, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 NODE = "node1"
@@ -113,17 +113,6 @@ class Bench:
 
     def delete(self, name: str, *, grace: int | None = None) -> None:
         self.store.delete("pods", name, "default", grace_seconds=grace)
-
-
-async def until(condition: Callable[[], Any], what: str = "", *, seconds: float = 30) -> Any:
-    """Wait until a condition holds; say what was waited for if it never does."""
-    try:
-        async with asyncio.timeout(seconds):
-            while not (result := condition()):
-                await asyncio.sleep(0.005)
-            return result
-    except TimeoutError:
-        raise AssertionError(what or "the condition never held") from None
 
 
 @pytest.fixture

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from driver.localcluster.apiserver.objects import clone
 from driver.localcluster.kubelet.times import Times
+from tests.waiting import until
 
-from .conftest import Bench, until
 from .plugins import DraPlugin, device
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 
 async def running(bench: Bench, name: str) -> None:

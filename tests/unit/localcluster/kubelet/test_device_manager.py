@@ -12,8 +12,9 @@ import grpc
 import pytest
 
 from driver.localcluster.kubelet.times import Times
+from tests.waiting import until
 
-from .conftest import NODE, Bench, until
+from .conftest import NODE, Bench
 
 if TYPE_CHECKING:
     from .plugins import DevicePlugin

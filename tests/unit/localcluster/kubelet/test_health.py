@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driver.localcluster.apiserver.features import Features
+from tests.waiting import until
 
-from .conftest import NODE, Bench, until
+from .conftest import NODE, Bench
 from .test_claims import running
 
 if TYPE_CHECKING:

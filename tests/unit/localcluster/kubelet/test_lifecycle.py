@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .conftest import until
+from tests.waiting import until
+
 from .test_claims import gone, running
 from .test_pods import container, ended
 

@@ -12,8 +12,9 @@ import pytest
 
 from driver.localcluster.apiserver.errors import StatusError
 from driver.localcluster.apiserver.log_request import LogRequest
+from tests.waiting import until
 
-from .conftest import NODE, Bench, until
+from .conftest import NODE, Bench
 from .test_claims import gone, running
 
 

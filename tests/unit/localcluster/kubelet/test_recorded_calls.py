@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver.objects import clone
+from tests.waiting import until
 
-from .conftest import NODE, Bench, until
+from .conftest import NODE, Bench
 from .plugins import DRIVER, Call, Recorder, device
 
 if TYPE_CHECKING:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from driver.localcluster.kubelet.times import Times
+from tests.waiting import until
 
-from .conftest import Bench, until
 from .plugins import Recorder
 from .test_claims import gone, names, running
 from .test_recorded_calls import publish_slice
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 
 @pytest.mark.parametrize(

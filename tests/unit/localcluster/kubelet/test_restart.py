@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from .conftest import Bench, until
+from typing import TYPE_CHECKING
+
+from tests.waiting import until
+
 from .test_claims import gone, names, running
 from .test_recorded_calls import publish_slice
+
+if TYPE_CHECKING:
+    from .conftest import Bench
 
 
 async def test_a_running_pod_is_left_alone(bench: Bench) -> None:
