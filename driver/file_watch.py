@@ -32,12 +32,31 @@ async def changes(path: Path) -> AsyncGenerator[None, None]:
                 _watch(inotify, path)
                 yield
                 async for _ in inotify:
-                    await _until_quiet(inotify)
+                    await until_quiet(inotify, _QUIET)
                     break  # watch afresh: directories may be others now
         except OSError as exc:
             log.warning("cannot watch %s (%s): looking every %g s", path, exc, _POLL)
             yield
             await asyncio.sleep(_POLL)
+
+
+def stamp(file: Path) -> tuple[int, ...] | None:
+    """Tell one state of a file from another; None if there is none that can be looked at."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+async def until_quiet(inotify: Inotify, seconds: float) -> None:
+    """Wait until there was no event for so long: the end of a burst."""
+    while True:
+        try:
+            async with asyncio.timeout(seconds):
+                await inotify.get()
+        except TimeoutError:
+            return
 
 
 def _watch(inotify: Inotify, path: Path) -> None:
@@ -48,12 +67,3 @@ def _watch(inotify: Inotify, path: Path) -> None:
     inotify.add_watch(nearest, mask)
     if path.is_dir():
         inotify.add_watch(path, mask)
-
-
-async def _until_quiet(inotify: Inotify) -> None:
-    while True:
-        try:
-            async with asyncio.timeout(_QUIET):
-                await inotify.get()
-        except TimeoutError:
-            return

@@ -42,12 +42,10 @@ def run(args: argparse.Namespace) -> int:
     settings, reading = source.read_gpus(args)
     profiles = _all_profiles(reading) if args.all_profiles else _present(reading, settings)
     classes = device_classes(profiles, extended_resources=not args.no_extended_resources)
-    if args.output == "json":
-        output.print_json({"apiVersion": "v1", "kind": "List", "items": classes})
-    elif args.output == "yaml":
-        output.print_yaml(classes)
-    else:
+    if args.output == "table":
         output.print_table(("CLASS", "EXTENDED RESOURCE", "SELECTOR"), map(_row, classes))
+    else:
+        output.print_objects(args.output, classes)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.cli import output
 from driver.errors import InvalidValueError
@@ -140,15 +140,9 @@ def _print(faults: Faults, gpus: Sequence[Gpu], file: Path, style: str) -> None:
 
     node = node_words(faults)
     broken = [(gpu, words_of(faults.of(gpu.uuid))) for gpu in gpus if gpu.uuid in faults.gpus]
-    value: dict[str, Any] = {
-        "faultsFile": str(file),
-        "node": list(node),
-        "gpus": [{"name": gpu.name, "uuid": gpu.uuid, "faults": list(words)} for gpu, words in broken],
-    }
-    if style == "json":
-        output.print_json(value)
-    elif style == "yaml":
-        output.print_yaml([value])
+    if style != "table":
+        gpu_faults = [{"name": gpu.name, "uuid": gpu.uuid, "faults": list(words)} for gpu, words in broken]
+        output.print_value(style, {"faultsFile": str(file), "node": list(node), "gpus": gpu_faults})
     elif not node and not broken:
         print(f"nothing is wrong ({file})")
     else:

@@ -50,10 +50,7 @@ def run(args: argparse.Namespace) -> int:
     value = describe(reading, domains, node_name=settings.node_name, fake=settings.fake)
     if args.topology:
         value["topology"] = _topology(reading)
-    if args.output == "json":
-        output.print_json(value)
-    else:
-        output.print_yaml([value])
+    output.print_value(args.output, value)
     return 0
 
 

@@ -47,14 +47,12 @@ def run(args: argparse.Namespace) -> int:
     if not args.status:
         raise SettingsError("nothing to do: give --status (GPUs are moved by the agent's setting --ownership)")
     status = read_status(load_settings(vars(args)))
-    if args.output == "json":
-        output.print_json(status)
-    elif args.output == "yaml":
-        output.print_yaml([status])
-    else:
+    if args.output == "table":
         output.print_table(("GPU", "UUID", "OWNER", "WANTED", "HELD BY", "WAITING FOR"), map(_row, status["gpus"]))
         for problem in status["problems"]:
             print(f"problem: {problem}")
+    else:
+        output.print_value(args.output, status)
     return 1 if any(gpu["waitingFor"] for gpu in status["gpus"]) else 0
 
 

@@ -18,20 +18,20 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", choices=FORMATS, default="table", help="output format (default: table)")
 
 
-def print_json(value: object) -> None:
-    """Print one JSON value."""
-    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
-    print()
+def print_value(style: str, value: object) -> None:
+    """Print one value, as JSON or YAML."""
+    if style == "json":
+        _print_json(value)
+    else:
+        _print_yaml([value])
 
 
-def print_yaml(documents: Iterable[object]) -> None:
-    """Print YAML documents."""
-    import yaml
-
-    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    yaml.dump_all(
-        documents, sys.stdout, Dumper=dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=120
-    )
+def print_objects(style: str, items: Sequence[object]) -> None:
+    """Print Kubernetes objects as kubectl takes them: a List in JSON, documents in YAML."""
+    if style == "json":
+        _print_json({"apiVersion": "v1", "kind": "List", "items": items})
+    else:
+        _print_yaml(items)
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -41,3 +41,17 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     for line in lines:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _print_json(value: object) -> None:
+    json.dump(value, sys.stdout, indent=2, ensure_ascii=False)
+    print()
+
+
+def _print_yaml(documents: Iterable[object]) -> None:
+    import yaml
+
+    dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    yaml.dump_all(
+        documents, sys.stdout, Dumper=dumper, sort_keys=False, default_flow_style=False, allow_unicode=True, width=120
+    )

@@ -33,12 +33,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the slices."""
     settings, reading = source.read_gpus(args)
     slices = build_slices(reading, settings)
-    if args.output == "json":
-        output.print_json({"apiVersion": "v1", "kind": "List", "items": slices})
-    elif args.output == "yaml":
-        output.print_yaml(slices)
-    else:
+    if args.output == "table":
         output.print_table(("SLICE", "POOL", "DEVICES", "TYPES", "FIRST", "LAST"), map(_row, slices))
+    else:
+        output.print_objects(args.output, slices)
     return 0
 
 

@@ -38,10 +38,8 @@ def run(args: argparse.Namespace) -> int:
     from driver.cli.status_screen import render
 
     status = read_status(load_settings(vars(args)))
-    if args.output == "json":
-        output.print_json(status)
-    elif args.output == "yaml":
-        output.print_yaml([status])
-    else:
+    if args.output == "table":
         print("\n".join(render(status)))
+    else:
+        output.print_value(args.output, status)
     return 0

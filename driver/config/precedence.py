@@ -37,19 +37,26 @@ def effective(
     for config in configs:
         decoded = decode(config.parameters, config.path)
         for request, kind in requests.items():
-            if not config.requests:
-                if _fits(decoded, kind):
-                    chosen[request] = config, decoded
-            elif _named(request, config.requests):
-                if not _fits(decoded, kind):
-                    raise InvalidValueError(
-                        f"{config.path}.kind", type(decoded).__name__, f"request {request} got a device of type {kind}"
-                    )
+            if _applies(config, decoded, request, kind):
                 chosen[request] = config, decoded
     for request in shared:
         if request in chosen:
             _check_origin(*chosen[request])
     return {request: decoded for request, (_, decoded) in chosen.items()}
+
+
+def _applies(config: OpaqueConfig, decoded: DeviceConfig, request: str, kind: str) -> bool:
+    """Say whether a config is for a request: by its type if it names none; one that is named has to be of the type."""
+    fits = isinstance(decoded, GpuConfig if kind == "gpu" else MigDeviceConfig)
+    if not config.requests:
+        return fits
+    if not _named(request, config.requests):
+        return False
+    if not fits:
+        raise InvalidValueError(
+            f"{config.path}.kind", type(decoded).__name__, f"request {request} got a device of type {kind}"
+        )
+    return True
 
 
 def _check_origin(config: OpaqueConfig, decoded: DeviceConfig) -> None:
@@ -63,7 +70,3 @@ def _check_origin(config: OpaqueConfig, decoded: DeviceConfig) -> None:
 
 def _named(request: str, among: tuple[str, ...]) -> bool:
     return request in among or request.partition("/")[0] in among
-
-
-def _fits(config: DeviceConfig, kind: str) -> bool:
-    return isinstance(config, GpuConfig if kind == "gpu" else MigDeviceConfig)

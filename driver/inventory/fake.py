@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from asyncinotify import Inotify, Mask
 
 from driver.errors import DriverError, InventoryError, StorageError
+from driver.file_watch import stamp
 from driver.inventory.base import Changed, Reading, Xid
 from driver.inventory.fake_gpus import build_gpus
 from driver.inventory.fake_mig_file import FakeMigFile
@@ -216,12 +217,12 @@ class FakeInventory:
     def _refresh(self) -> None:
         """Read the faults file again if it is another than the last time."""
         file = self._faults_file
-        stamp = _stamp(file) if file else None
-        if file is None or stamp == self._stamp:
+        found = stamp(file) if file else None
+        if file is None or found == self._stamp:
             return
-        self._stamp = stamp
+        self._stamp = found
         try:
-            self._faults = decode_faults(read_text(file), self._gpus, str(file)) if stamp else NO_FAULTS
+            self._faults = decode_faults(read_text(file), self._gpus, str(file)) if found else NO_FAULTS
         except DriverError as exc:
             _LOG.error("ignoring a bad faults file, faults stay as they were: %s", exc)
             return
@@ -253,15 +254,6 @@ class FakeInventory:
             for task in waits:
                 task.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
-
-
-def _stamp(file: Path) -> tuple[int, ...] | None:
-    """Tell one state of a file from another; None if there is none."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _observe(gpu: Gpu, faults: GpuFaults) -> Gpu | Problem:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import DriverError, InvalidValueError
+from driver.file_watch import stamp
 from driver.model import names
 from driver.model.decode import Fields, integer, suggestion
 from driver.model.usage import GpuUsage, Usage
@@ -94,12 +95,12 @@ class FakeUsage:
         )
 
     def _refresh(self) -> None:
-        stamp = _stamp(self._file) if self._file is not None else None
-        if self._file is None or stamp == self._stamp:
+        found = stamp(self._file) if self._file is not None else None
+        if self._file is None or found == self._stamp:
             return
-        self._stamp = stamp
+        self._stamp = found
         try:
-            self._loads = decode_loads(read_text(self._file), self._gpus, str(self._file)) if stamp else {}
+            self._loads = decode_loads(read_text(self._file), self._gpus, str(self._file)) if found else {}
         except DriverError as exc:
             _LOG.error("ignoring a bad usage file, fake GPUs stay as busy as they were: %s", exc)
 
@@ -223,11 +224,3 @@ def _memory(total: int | None, percent: int) -> dict[str, Any]:
         "memory_free": total - reserved - used,
         "memory_reserved": reserved,
     }
-
-
-def _stamp(file: Path) -> tuple[int, ...] | None:
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from asyncinotify import Inotify, Mask
 
+from driver.file_watch import until_quiet
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -58,7 +60,7 @@ class LibraryWatch:
         try:
             async with asyncio.timeout(self._interval):
                 await self._relevant(inotify)
-                await self._until_quiet(inotify)
+                await until_quiet(inotify, _QUIET)
         except TimeoutError:
             return
 
@@ -66,12 +68,4 @@ class LibraryWatch:
         async for event in inotify:
             name = str(event.name or "")
             if event.mask & _ABOUT_ITSELF or any(name.startswith(prefix) for prefix in self._names):
-                return
-
-    async def _until_quiet(self, inotify: Inotify) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(_QUIET):
-                    await inotify.get()
-            except TimeoutError:
                 return

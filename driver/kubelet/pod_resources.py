@@ -48,10 +48,8 @@ class PodResources:
             return None
         found: dict[str, dict[str, None]] = {}
         for pod in answer.pod_resources:
-            for container in pod.containers:
-                for devices in container.devices:
-                    for one in devices.device_ids:
-                        found.setdefault(one.partition("::")[0], {})[f"{pod.namespace}/{pod.name}"] = None
+            for device in (one for container in pod.containers for one in _plugged(container)):
+                found.setdefault(device, {})[f"{pod.namespace}/{pod.name}"] = None
         return {uuid: tuple(pods) for uuid, pods in found.items()}
 
     async def containers(self) -> tuple[Container, ...] | None:
@@ -91,12 +89,16 @@ def _containers(answer: pb.ListPodResourcesResponse) -> Iterator[Container]:
     for pod in answer.pod_resources:
         for container in pod.containers:
             claimed = tuple(_claimed(container))
-            plugged = dict.fromkeys(one.partition("::")[0] for some in container.devices for one in some.device_ids)
-            ours = tuple(one for one in plugged if one.startswith(("GPU-", "MIG-")))
+            ours = tuple(one for one in dict.fromkeys(_plugged(container)) if one.startswith(("GPU-", "MIG-")))
             if claimed or ours:
                 yield Container(
                     namespace=pod.namespace, pod=pod.name, name=container.name, claimed=claimed, plugged=ours
                 )
+
+
+def _plugged(container: pb.ContainerResources) -> Iterator[str]:
+    """Yield what device plugins gave, without replicas' numbers."""
+    return (one.partition("::")[0] for devices in container.devices for one in devices.device_ids)
 
 
 def _claimed(container: pb.ContainerResources) -> Iterator[ClaimedDevice]:

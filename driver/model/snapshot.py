@@ -82,12 +82,9 @@ class Snapshot:
 
     def device(self, name: str) -> Device | None:
         """Find a device by name, whoever may offer it now."""
-        for gpu in self.gpus:
-            if name == gpu.name or name.startswith(f"{gpu.name}-"):  # of a partitioned node, look at one GPU only
-                for device in self._devices_of(gpu):
-                    if device.name == name:
-                        return device
-        return None
+        # Names of parts begin with the GPU's: of a partitioned node, look at one GPU only.
+        near = (gpu for gpu in self.gpus if name == gpu.name or name.startswith(f"{gpu.name}-"))
+        return next((device for gpu in near for device in self._devices_of(gpu) if device.name == name), None)
 
     def _devices_of(self, gpu: Gpu) -> Iterator[Device]:
         if gpu.uuid in self.dynamic_mig and gpu.mig is not None:

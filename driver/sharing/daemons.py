@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from driver.errors import DriverError, StorageError
+from driver.sharing.mps_client import MpsClient
 from driver.sharing.process import Mortal
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from driver.sharing.base import ClientEdits, MpsSpec, OnDeath
     from driver.sharing.daemon_files import DaemonFiles, DaemonRoot
+    from driver.sharing.tools import Tools
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +40,10 @@ class Daemon(Generic[L]):
 class Daemons(ABC, Generic[L]):
     """A `MpsControl`, but for how a daemon comes into being, is found and is ended."""
 
-    def __init__(self, files: DaemonRoot) -> None:
+    def __init__(self, files: DaemonRoot, tools: Tools) -> None:
         self.on_death: OnDeath | None = None
         self._files = files
+        self._tools = tools
         self._daemons: dict[str, Daemon[L]] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # each as long as it is used
 
@@ -125,6 +128,24 @@ class Daemons(ABC, Generic[L]):
     def _has(self, daemon_id: str, spec: MpsSpec) -> bool:
         daemon = self._daemons.get(daemon_id)
         return daemon is not None and daemon.tag == tag_of(spec)
+
+    async def _take_over(self, daemon_id: str, files: DaemonFiles, life: L, spec: MpsSpec) -> bool:
+        """Watch one that was found, if it answers; say whether it does.
+
+        Its limits are set again: an agent that died between start and setting them had no client yet.
+        """
+        try:
+            await life.unless_ended(MpsClient(daemon_id, files, self._tools).configure(spec))
+        except DriverError as exc:
+            log.warning("MPS control daemon %s was found, but is of no use: %s", daemon_id, exc)
+            life.close()
+            return False
+        except BaseException:
+            life.close()
+            raise
+        if life.alive:
+            self._watch(daemon_id, files, life, spec)
+        return life.alive
 
     def _watch(self, daemon_id: str, files: DaemonFiles, life: L, spec: MpsSpec) -> None:
         daemon = Daemon(life=life, tag=tag_of(spec))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from driver import files
 from driver.errors import SettingNotSupportedError, StorageError
+from driver.file_watch import stamp
 from driver.model import names
 from driver.sharing.base import COMPUTE_MODES, DEFAULT_TIME_SLICE, ClientEdits, MpsSpec, client_edits
 
@@ -66,15 +67,10 @@ class FakeState:
 
     def _refresh(self, *, anew: bool = False) -> None:
         """Read the file again if it is another than the last time; `anew`: even if it looks the same."""
-        try:
-            status = self._file.stat()
-        except OSError:
-            self._values, self._stamp = {"boot": self._boot_id}, None
+        found = stamp(self._file)
+        if found is not None and found == self._stamp and not anew:
             return
-        stamp = status.st_ino, status.st_mtime_ns, status.st_size
-        if stamp == self._stamp and not anew:
-            return
-        self._values, self._stamp = {"boot": self._boot_id}, stamp
+        self._values, self._stamp = {"boot": self._boot_id}, found
         with suppress(OSError, ValueError, TypeError):
             values = dict(json.loads(self._file.read_bytes()))
             if values.get("boot") == self._boot_id:

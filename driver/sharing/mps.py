@@ -69,8 +69,7 @@ class MpsDaemons(Daemons[Process]):
     """Starts, adopts, watches and stops control daemons. What it does to one daemon, it does one after another."""
 
     def __init__(self, tools: Tools, options: MpsOptions) -> None:
-        super().__init__(DaemonRoot(options.root, options.shm_root))
-        self._tools = tools
+        super().__init__(DaemonRoot(options.root, options.shm_root), tools)
         self._options = options
 
     def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
@@ -105,25 +104,11 @@ class MpsDaemons(Daemons[Process]):
     # --- adopting ----------------------------------------------------------------------------------------------------
 
     async def _adopt(self, daemon_id: str, files: DaemonFiles, spec: MpsSpec) -> bool:
-        """Take over the daemon of the identity file, if it is this one and answers.
-
-        Its limits are set again: an agent that died between start and setting them had no client yet.
-        """
+        """Take over the daemon of the identity file, if it is this one and answers."""
         process = self._find(files, tag_of(spec))
         if process is None:
             return False
-        try:
-            await process.unless_ended(MpsClient(daemon_id, files, self._tools).configure(spec))
-        except DriverError as exc:
-            log.warning("MPS control daemon %s was found, but is of no use: %s", daemon_id, exc)
-            process.close()
-            return False
-        except BaseException:
-            process.close()
-            raise
-        if process.alive:
-            self._watch(daemon_id, files, process, spec)
-        return process.alive
+        return await self._take_over(daemon_id, files, process, spec)
 
     def _find(self, files: DaemonFiles, tag: str | None = None) -> Process | None:
         """Return the running daemon of the identity file; with `tag`, only if it has these settings."""

@@ -71,8 +71,7 @@ class MpsPods(Daemons[PodLife]):
     """Starts, adopts, watches and stops the pods. What it does to one daemon, it does one after another."""
 
     def __init__(self, tools: Tools, pods: Pods, api: PodApi, options: PodOptions) -> None:
-        super().__init__(DaemonRoot(options.root, options.shm_root))
-        self._tools = tools
+        super().__init__(DaemonRoot(options.root, options.shm_root), tools)
         self._pods = pods
         self._api = api
         self._options = options
@@ -121,18 +120,7 @@ class MpsPods(Daemons[PodLife]):
         if pod["metadata"].get("annotations", {}).get(TAG_ANNOTATION) != tag_of(spec):
             return False
         life = self._pods.life(pod)
-        try:
-            await life.unless_ended(MpsClient(daemon_id, files, self._tools).configure(spec))
-        except DriverError as exc:
-            log.warning("MPS control daemon %s was found, but is of no use: %s", daemon_id, exc)
-            life.close()
-            return False
-        except BaseException:
-            life.close()
-            raise
-        if life.alive:
-            self._watch(daemon_id, files, life, spec)
-        return life.alive
+        return await self._take_over(daemon_id, files, life, spec)
 
     async def _end(self, daemon_id: str, files: DaemonFiles) -> None:
         """End a pod: by asking the daemon, then by deleting it; return when nothing of it runs."""
