@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from driver.config.device_plugin import PluginConfig
     from driver.inventory.host import Host
     from driver.model.snapshot import Snapshot
+    from driver.teller import Teller
 
 log = logging.getLogger(__name__)
 
@@ -60,14 +61,6 @@ class Place(Protocol):
 
     async def follow(self, changed: Callable[[], None], failed: Callable[[DriverError], None]) -> None:
         """Tell of changes until cancelled."""
-        ...
-
-
-class Teller(Protocol):
-    """Who tells people (kube.events)."""
-
-    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Tell that something happened."""
         ...
 
 

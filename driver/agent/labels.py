@@ -13,8 +13,9 @@ from driver.slices.backoff import Backoff
 
 if TYPE_CHECKING:
     from driver.kube.client import KubeClient
-    from driver.label_writer import LabelObserver, Place, Teller
+    from driver.label_writer import LabelObserver, Place
     from driver.settings import Settings
+    from driver.teller import Teller
 
 
 log = logging.getLogger(__name__)

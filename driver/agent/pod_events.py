@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds until what failed is tried again
 
 
-class Teller(Protocol):
+class ObjectTeller(Protocol):
     """Who writes Events (kube.events)."""
 
     def emit(
@@ -58,7 +58,7 @@ class PodEvents:
     """Compares what was told with what is. `records` returns those of all prepared claims."""
 
     def __init__(
-        self, records: Callable[[], Awaitable[Iterable[Record]]], plugged: Plugged, claims: Claims, tell: Teller
+        self, records: Callable[[], Awaitable[Iterable[Record]]], plugged: Plugged, claims: Claims, tell: ObjectTeller
     ) -> None:
         self._records = records
         self._plugged = plugged

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from driver.claims.allocation import ClaimRef
     from driver.claims.record import Record
     from driver.model.snapshot import Snapshot
+    from driver.teller import Teller
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +57,6 @@ class StatusApi(Protocol):
         self, namespace: str, name: str, uid: str, devices: list[JsonObject]
     ) -> Mapping[str, Any]:
         """Make these all entries of ours; return the claim as stored."""
-        ...
-
-
-class Teller(Protocol):
-    """Who tells people (kube.events)."""
-
-    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Tell that something happened on this node."""
         ...
 
 

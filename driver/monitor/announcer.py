@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from driver.model.choice import NO_GPUS
 from driver.model.health import HEALTHY
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from driver.model.device import Gpu
     from driver.model.health import Health
     from driver.model.snapshot import Problem, Snapshot
+    from driver.teller import Teller
 
 log = logging.getLogger(__name__)
 
@@ -23,14 +24,6 @@ _EVENTS, _STORM = (
     16,
     60.0,
 )  # distinct XIDs that get an Event in a time of seconds: others' Events must not wait for them
-
-
-class Teller(Protocol):
-    """Who tells people (kube.events)."""
-
-    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Tell that something happened to the node's GPUs."""
-        ...
 
 
 class Announcer:

@@ -21,7 +21,7 @@ from driver.errors import InventoryError
 from driver.inventory.base import Inventory, InventoryEvent, Xid
 from driver.model.choice import NO_GPUS
 from driver.model.snapshot import Problem, Snapshot
-from driver.monitor.announcer import Announcer, Teller
+from driver.monitor.announcer import Announcer
 from driver.monitor.charts import Charts
 from driver.monitor.observation import advance, is_worse, unavailable
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from driver.model.health_facts import Fact, HealthReport
     from driver.model.health_rules import Rules
     from driver.model.ownership import Ownership
+    from driver.teller import Teller
 
     Owners = Callable[[tuple[Gpu, ...]], Awaitable[Mapping[str, Ownership]]]
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from driver.claims.record import Record
     from driver.model.device import Gpu
     from driver.model.ownership import Rules
+    from driver.teller import Teller
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +34,6 @@ VERSION = 1
 _SETTLE = 5.0  # seconds in which what was on its way when a GPU was withdrawn becomes visible: claims, containers
 _UNLISTED = 10.0  # seconds; the kubelet lists what it was given as soon as it has the answer
 _LOOK = 2.0  # seconds between looks at who holds what, while a GPU waits for that
-
-
-class Teller(Protocol):
-    """Who tells people (kube.events)."""
-
-    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Tell that something happened."""
-        ...
 
 
 class OwnershipObserver(Protocol):

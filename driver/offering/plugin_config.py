@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from driver.config.device_plugin import PluginConfig, decode_config
 from driver.errors import DriverError, InvalidValueError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from driver.kube.client import KubeClient
     from driver.settings import Settings
+    from driver.teller import Teller
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +40,6 @@ _FLAGS = (
     "shared_devices_allocation_policy",
 )
 """The peer's flags that are settings of ours too."""
-
-
-class Teller(Protocol):
-    """Who tells people (kube.events)."""
-
-    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Tell that something happened."""
-        ...
 
 
 class ConfigSource:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from driver.model.snapshot import Snapshot
     from driver.slices.build import BuildOptions
     from driver.slices.diff import Deletion, Plan
-    from driver.slices.report import Emitter, PublishMetrics
+    from driver.slices.report import PublishMetrics
+    from driver.teller import Teller
 
 JsonObject = dict[str, Any]
 
@@ -70,7 +71,7 @@ class SlicePublisher:
         api: ResourceApi,
         options: BuildOptions,
         *,
-        events: Emitter,
+        events: Teller,
         metrics: PublishMetrics,
         longest_pause: float = 10.0,
     ) -> None:

@@ -13,6 +13,8 @@ from driver.slices.dropped import Feature
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from driver.teller import Teller
+
 _LOG = logging.getLogger(__name__)
 
 _AGAIN = 600.0  # seconds after which the same is told once more
@@ -36,14 +38,6 @@ class PublishMetrics(Protocol):
         ...
 
 
-class Emitter(Protocol):
-    """Where Kubernetes Events go."""
-
-    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Tell of something that happened to the node."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishState:
     """How far publishing is, for readiness and people."""
@@ -59,9 +53,7 @@ class PublishState:
 class Reporter:
     """Keeps the state and tells each thing once as long as it lasts."""
 
-    def __init__(
-        self, events: Emitter, metrics: PublishMetrics, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, events: Teller, metrics: PublishMetrics, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._events = events
         self._metrics = metrics
         self._clock = clock

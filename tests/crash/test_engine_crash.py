@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driver.claims.engine import ClaimEngine
 from tests.crash.dying import make_engine
+from tests.crash.runs import runs
 from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from driver.claims.engine import ClaimEngine
-
-ROOT = Path(__file__).parents[2]
-
-
-def runs(root: Path, operation: str) -> Iterator[int]:
-    """Run the operation on copies of one state, dying one step later each time, until it survives; yield the steps."""
-    for step in range(1, 50):
-        process = subprocess.run(
-            [sys.executable, "-m", "tests.crash.dying", str(root), operation, str(step)], cwd=ROOT, check=False
-        )
-        if process.returncode == 0:
-            assert step > 2, "the operation was never interrupted"
-            return
-        assert process.returncode == -signal.SIGKILL
-        yield step
-    raise AssertionError("the operation never ends")
 
 
 async def start(node: Node) -> ClaimEngine:
@@ -67,12 +48,12 @@ async def unwind(node: Node, engine: ClaimEngine) -> None:
 
 
 async def test_a_prepare_killed_at_any_step_converges_on_retry(tmp_path: Path) -> None:
-    for _ in runs(tmp_path, "prepare"):
+    for _ in runs("dying", tmp_path, "prepare", least=2):
         await settle(Node(tmp_path))
 
 
 async def test_a_prepare_killed_at_any_step_is_undone_by_an_unprepare(tmp_path: Path) -> None:
-    for _ in runs(tmp_path, "prepare"):
+    for _ in runs("dying", tmp_path, "prepare", least=2):
         node = Node(tmp_path)
         await unwind(node, await start(node))
 
@@ -86,6 +67,6 @@ async def test_an_unprepare_killed_at_any_step_converges_on_retry(tmp_path: Path
         await engine.aclose()
 
     await prepare()
-    for _ in runs(tmp_path, "unprepare"):
+    for _ in runs("dying", tmp_path, "unprepare", least=2):
         await unwind(Node(tmp_path), await start(Node(tmp_path)))
         await prepare()

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.crash.dying_mig import MigNode
+from tests.crash.runs import runs
 from tests.unit.claims.helpers import ref, uid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from driver.model.mig import MigState
-
-ROOT = Path(__file__).parents[2]
-
-
-def runs(root: Path, operation: str) -> Iterator[int]:
-    """Run the operation in processes that die one step later each time, until one survives; yield the steps."""
-    for step in range(1, 60):
-        process = subprocess.run(
-            [sys.executable, "-m", "tests.crash.dying_mig", str(root), operation, str(step)], cwd=ROOT, check=False
-        )
-        if process.returncode == 0:
-            assert step > 10, "the operation was hardly interrupted"
-            return
-        assert process.returncode == -signal.SIGKILL
-        yield step
-    raise AssertionError("the operation never ends")
 
 
 async def mig(node: MigNode) -> MigState:
@@ -77,31 +58,31 @@ async def settle_without_records(root: Path, step: int) -> None:
 
 
 async def test_a_prepare_killed_at_any_step_is_undone(tmp_path: Path) -> None:
-    for _ in runs(tmp_path, "prepare"):
+    for _ in runs("dying_mig", tmp_path, "prepare", least=10):
         await unprepare(tmp_path)
 
 
 async def test_a_prepare_killed_at_any_step_is_completed_by_the_next_try(tmp_path: Path) -> None:
-    for _ in runs(tmp_path, "prepare"):
+    for _ in runs("dying_mig", tmp_path, "prepare", least=10):
         await prepare(tmp_path)
         assert len((await mig(MigNode(tmp_path))).instances) == 1
         await unprepare(tmp_path)
 
 
 async def test_a_prepare_killed_at_any_step_leaves_no_device_even_if_its_record_is_lost(tmp_path: Path) -> None:
-    for step in runs(tmp_path, "prepare"):
+    for step in runs("dying_mig", tmp_path, "prepare", least=10):
         await settle_without_records(tmp_path, step)
 
 
 async def test_an_unprepare_killed_at_any_step_is_completed(tmp_path: Path) -> None:
     await prepare(tmp_path)
-    for _ in runs(tmp_path, "unprepare"):
+    for _ in runs("dying_mig", tmp_path, "unprepare", least=10):
         await unprepare(tmp_path)
         await prepare(tmp_path)
 
 
 async def test_an_unprepare_killed_at_any_step_leaves_no_device_even_if_its_record_is_lost(tmp_path: Path) -> None:
     await prepare(tmp_path)
-    for step in runs(tmp_path, "unprepare"):
+    for step in runs("dying_mig", tmp_path, "unprepare", least=10):
         await settle_without_records(tmp_path, step)
         await prepare(tmp_path)

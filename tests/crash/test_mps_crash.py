@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.crash.dying_mps import DAEMON, SPEC, daemons
+from tests.crash.runs import ROOT, runs
 from tests.unit.sharing.conftest import Node, driver, keeping, node
 
 if TYPE_CHECKING:
@@ -16,30 +15,19 @@ if TYPE_CHECKING:
 
 __all__ = ["driver", "node"]  # fixtures
 
-ROOT = Path(__file__).parents[2]
 
-
-def runs(node: Node, operation: str) -> Iterator[int]:
-    """Run the operation in agents that die one step later each time, until one survives; yield the steps."""
-    command = [sys.executable, "-m", "tests.crash.dying_mps", str(node.root.parent), str(node.shm_root), operation]
-    for step in range(1, 60):
-        process = subprocess.run([*command, str(step)], cwd=ROOT, check=False)
-        yield step
-        if process.returncode == 0:
-            assert step > 4, "the operation was never interrupted"
-            return
-        assert process.returncode == -signal.SIGKILL
-    raise AssertionError("the operation never ends")
+def dying(node: Node, operation: str) -> Iterator[int]:
+    return runs("dying_mps", node.root.parent, node.shm_root, operation, least=4)
 
 
 async def test_a_start_killed_at_any_step_is_undone_by_stop(node: Node) -> None:
-    for step in runs(node, "start"):
+    for step in dying(node, "start"):
         await daemons(node.root.parent, node.shm_root).stop(DAEMON)
         assert node.leftovers() == [], step
 
 
 async def test_a_start_killed_at_any_step_is_completed_by_start(node: Node) -> None:
-    for step in runs(node, "start"):
+    for step in dying(node, "start"):
         agent = daemons(node.root.parent, node.shm_root)
         await agent.start(DAEMON, SPEC)
         assert agent.running() == {DAEMON}, step
@@ -50,14 +38,14 @@ async def test_a_start_killed_at_any_step_is_completed_by_start(node: Node) -> N
 
 
 async def test_a_start_killed_at_any_step_is_swept_if_no_record_owns_it(node: Node) -> None:
-    for step in runs(node, "start"):
+    for step in dying(node, "start"):
         await daemons(node.root.parent, node.shm_root).sweep(keeping())
         assert node.leftovers() == [], step
 
 
 async def test_a_stop_killed_at_any_step_is_completed_by_stop(node: Node) -> None:
     await daemons(node.root.parent, node.shm_root).start(DAEMON, SPEC)
-    for step in runs(node, "stop"):
+    for step in dying(node, "stop"):
         agent = daemons(node.root.parent, node.shm_root)
         await agent.stop(DAEMON)
         assert node.leftovers() == [], step

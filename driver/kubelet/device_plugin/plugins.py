@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from driver.kubelet.device_plugin.mps import MpsReplicas
     from driver.model.device import Device, Gpu
     from driver.model.snapshot import Snapshot
+    from driver.teller import Teller
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +57,6 @@ class PluginObserver(CallObserver, Observer, Protocol):
 
     def resource_offered(self, resource: str, *, healthy: int, unhealthy: int) -> None:
         """Note how many devices a resource has."""
-        ...
-
-
-class Teller(Protocol):
-    """Who tells people (kube.events)."""
-
-    def emit(self, reason: str, message: str, *, warning: bool = False) -> None:
-        """Tell that something happened."""
         ...
 
 
