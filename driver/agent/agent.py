@@ -15,13 +15,14 @@ from driver.agent.health import make_charts, rules_by
 from driver.agent.labels import make_labels, remove_elsewhere
 from driver.agent.mps_health import MpsHealth
 from driver.agent.pod_events import PodEvents
-from driver.agent.telemetry import Parts, Telemetry, make_metadata
+from driver.agent.telemetry import Parts, Telemetry
 from driver.agent.upkeep import Upkeep, told
 from driver.claims.cdi_files import ClaimCdi
 from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
 from driver.claims.gpu_locks import GpuLocks
 from driver.claims.ledger import Ledger
+from driver.claims.metadata_files import CdiStoreWithMetadata, MetadataFiles
 from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
 from driver.config.plugin_health import NO_WISHES
@@ -258,15 +259,15 @@ class Agent:
 
     def _claim_state(self) -> ClaimState:
         settings = self._settings
-        metadata = make_metadata(settings)
+        metadata = MetadataFiles(settings.metadata_dir)
         return ClaimState(
             store=self._store,
             cdi=ClaimCdi(
-                metadata.store,
+                CdiStoreWithMetadata(settings.cdi_dir, metadata),  # which removes what an earlier life left of it, too
                 _edits(settings, lambda: self._monitor.snapshot.versions),
                 lambda: self._monitor.snapshot,
                 self._runner.client_edits,
-                metadata.files,
+                metadata if settings.device_metadata == "on" else None,
             ),
             snapshot=lambda: self._monitor.snapshot,
             node=settings.node_name,

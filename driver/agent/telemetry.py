@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import driver
-from driver.claims.metadata_files import CdiStoreWithMetadata, MetadataFiles
 from driver.claims.status_writer import ClaimStatusWriter
 from driver.telemetry.exposition import verdicts
 from driver.telemetry.report import AgentState, describe
@@ -19,7 +18,6 @@ from driver.telemetry.status_server import StatusServer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-    from driver.cdi.store import CdiStore
     from driver.claims.allocation import ClaimRef
     from driver.claims.record import PreparedDevice, Record
     from driver.errors import DriverError
@@ -44,24 +42,6 @@ class Parts:
     records: Callable[[], Awaitable[tuple[Record, ...]]]
     pods: PodResources
     missing: Callable[[], Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimFiles:
-    """Where claims' CDI files are, and the files about devices that these mount, if there are any."""
-
-    store: CdiStore
-    files: MetadataFiles | None = None
-
-
-def make_metadata(settings: Settings) -> ClaimFiles:
-    """Return the stores of claims' files. Without device metadata, what an earlier life left of it goes all the same.
-
-    Containers that run on have their mounts.
-    """
-    files = MetadataFiles(settings.metadata_dir)
-    store = CdiStoreWithMetadata(settings.cdi_dir, files)
-    return ClaimFiles(store=store, files=files if settings.device_metadata == "on" else None)
 
 
 class Telemetry:

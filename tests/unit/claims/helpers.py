@@ -12,9 +12,10 @@ from driver.claims.state import ClaimState
 from driver.claims.store import RecordStore
 from driver.errors import ApiNotFoundError, DeviceNotReadyError
 from driver.model.device import Gpu, MigDevice, MigPartition
-from driver.model.mig import MigInstance, MigProfile, MigState, Placement
+from driver.model.mig import MigInstance, MigState, Placement
 from driver.model.snapshot import Snapshot
 from driver.sharing.base import client_edits
+from tests.unit.cdi.gpus import PROFILE_1G as PROFILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,23 +50,6 @@ def claim(number: int, *results: dict[str, Any], config: list[dict[str, Any]] | 
 
 def gpus(count: int) -> tuple[Gpu, ...]:
     return tuple(Gpu(uuid=f"GPU-{minor}", index=minor, minor=minor) for minor in range(count))
-
-
-PROFILE = MigProfile(
-    name="1g.10gb",
-    id=19,
-    index=0,
-    compute_slices=1,
-    max_instances=7,
-    placements=tuple(Placement(start, 1) for start in range(7)),
-    memory=9984 << 20,
-    multiprocessors=16,
-    copy_engines=1,
-    decoders=1,
-    encoders=0,
-    jpeg_engines=1,
-    ofa_engines=0,
-)
 
 
 def mig_gpu(minor: int, starts: tuple[int, ...]) -> Gpu:

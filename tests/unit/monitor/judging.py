@@ -12,13 +12,13 @@ from driver.inventory.fake_spec import parse_node
 from driver.inventory.profiles import load_products
 from driver.model.health_facts import HealthReport, Recovery
 from driver.monitor.charts import Charts
-from driver.monitor.monitor import Monitor
-from tests.unit.monitor.monitors import GPUS, Ears
+from tests.unit.monitor.monitors import GPUS, Ears, watching
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from driver.model.snapshot import Snapshot
+    from driver.monitor.monitor import Monitor
 
 WELL = HealthReport(recovery=Recovery.NONE)
 NEEDED = HealthReport(recovery=Recovery.RESET)
@@ -27,20 +27,12 @@ ALL_WELL = dict.fromkeys([gpu.uuid for gpu in GPUS], WELL)
 
 
 @contextlib.asynccontextmanager
-async def watching(inventory: Any, ears: Ears, **settings: Any) -> AsyncIterator[tuple[Monitor, list[Snapshot]]]:
-    charts = Charts(**settings)
-    monitor = Monitor(inventory, tell=ears, observer=ears, charts=charts)
-    seen: list[Snapshot] = []
-    monitor.subscribe(seen.append)
-    task = asyncio.create_task(monitor.run())
-    try:
+async def judging(inventory: Any, ears: Ears, **settings: Any) -> AsyncIterator[tuple[Monitor, list[Snapshot]]]:
+    """A monitor with such charts that has given its first verdict."""
+    async with watching(inventory, ears, charts=Charts(**settings)) as (monitor, seen):
         async with asyncio.timeout(30):
             await monitor.ready.wait()
         yield monitor, seen
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def taints(monitor: Monitor, uuid: str) -> list[str]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from driver.inventory.base import InventoryEvent, Reading
 from driver.model.device import Gpu
 from driver.model.snapshot import DriverVersions, Problem
+from driver.monitor.monitor import Monitor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from driver.model.health import Health
     from driver.model.health_facts import HealthReport
+    from driver.model.snapshot import Snapshot
 
 VERSIONS = DriverVersions(driver="580.105.08", cuda="13.0")
 GPUS = tuple(Gpu(uuid=f"GPU-{n}", index=n, minor=n, product="H100") for n in range(4))
@@ -28,6 +31,21 @@ def without(index: int) -> Reading:
     """GPU `index` of four has gone, and NVML has renumbered those after it."""
     left = [gpu for gpu in GPUS if gpu.index != index]
     return reading(*(replace(gpu, index=position) for position, gpu in enumerate(left)))
+
+
+@contextlib.asynccontextmanager
+async def watching(inventory: Any, ears: Ears, **settings: Any) -> AsyncIterator[tuple[Monitor, list[Snapshot]]]:
+    """A monitor that runs, and the Snapshots that it has published."""
+    monitor = Monitor(inventory, tell=ears, observer=ears, **settings)
+    seen: list[Snapshot] = []
+    monitor.subscribe(seen.append)
+    task = asyncio.create_task(monitor.run())
+    try:
+        yield monitor, seen
+        assert not task.done(), task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 @dataclass

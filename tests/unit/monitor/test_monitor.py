@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,11 +16,10 @@ from driver.model.choice import GpuChoice
 from driver.model.mig import MigState
 from driver.model.snapshot import DriverVersions, Problem, Snapshot
 from driver.monitor.monitor import Monitor
-from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading, without
+from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading, watching, without
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 
@@ -29,25 +27,6 @@ if TYPE_CHECKING:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("_SECOND_TRY", 0.001), ("_LEAST_GAP", 0.001), ("_FIRST_PAUSE", 0.002), ("_TOGETHER", 0.001)):
         monkeypatch.setattr(f"driver.monitor.monitor.{name}", seconds)
-
-
-@pytest.fixture
-def ears() -> Ears:
-    return Ears()
-
-
-@contextlib.asynccontextmanager
-async def watching(inventory: Any, ears: Ears, resync: float = 60.0) -> AsyncIterator[tuple[Monitor, list[Snapshot]]]:
-    monitor = Monitor(inventory, tell=ears, observer=ears, resync=resync)
-    seen: list[Snapshot] = []
-    monitor.subscribe(seen.append)
-    task = asyncio.create_task(monitor.run())
-    try:
-        yield monitor, seen
-        assert not task.done(), task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 async def test_the_choice_is_told_once(ears: Ears, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,26 +9,15 @@ from driver.inventory.base import Changed
 from driver.model.health import Effect, Taint
 from driver.model.health_facts import Fact, HealthReport, Kind
 from driver.model.health_rules import Rules
-from tests.unit.monitor.judging import ALL_WELL, MIG, taints, watching
+from tests.unit.monitor.judging import ALL_WELL, MIG, judging, taints
 from tests.unit.monitor.monitors import GPUS, Ears, ScriptedInventory, reading, without
 from tests.waiting import until
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SECOND_TRY", "_LEAST_GAP", "_FIRST_PAUSE", "_UNHEALTHY", "_TOGETHER"):
-        monkeypatch.setattr(f"driver.monitor.monitor.{name}", 0.001)
-
-
-@pytest.fixture
-def ears() -> Ears:
-    return Ears()
 
 
 async def test_a_query_that_fails_is_asked_again_before_it_counts(ears: Ears) -> None:
     failing = {**ALL_WELL, "GPU-0": HealthReport(failed=("fabric",))}
     inventory = ScriptedInventory([reading(*GPUS)], checks=[failing, ALL_WELL])
-    async with watching(inventory, ears) as (monitor, seen):
+    async with judging(inventory, ears) as (monitor, seen):
         await until(lambda: inventory.checked == 2)
         await until(lambda: ears.counts)
         assert monitor.snapshot.problems == ()
@@ -39,7 +28,7 @@ async def test_a_query_that_keeps_failing_is_told_and_leaves_what_was_known(ears
     bad = {**ALL_WELL, "GPU-0": HealthReport(remap_failed=True)}
     failing = {**ALL_WELL, "GPU-0": HealthReport(failed=("remap_failed",))}
     inventory = ScriptedInventory([reading(*GPUS)], checks=[bad, failing])
-    async with watching(inventory, ears) as (monitor, _):
+    async with judging(inventory, ears) as (monitor, _):
         monitor.refresh()
         await until(lambda: monitor.snapshot.problems)
         assert monitor.snapshot.problems[0].object == "gpu-0"
@@ -50,7 +39,7 @@ async def test_a_query_that_keeps_failing_is_told_and_leaves_what_was_known(ears
 @pytest.mark.parametrize("error", [InventoryError("NVML is stuck"), ZeroDivisionError("a bug")])
 async def test_a_check_that_fails_as_a_whole_costs_itself(ears: Ears, error: Exception) -> None:
     inventory = ScriptedInventory([reading(*GPUS)], checks=[error])
-    async with watching(inventory, ears) as (monitor, _):
+    async with judging(inventory, ears) as (monitor, _):
         assert monitor.missing() == ""
         assert monitor.snapshot.health == {}
         assert [problem.object for problem in monitor.snapshot.problems] == ["health checks"]
@@ -61,7 +50,7 @@ async def test_a_check_that_fails_as_a_whole_costs_itself(ears: Ears, error: Exc
 
 async def test_H4_a_gpu_without_events_is_not_monitored_which_is_not_unhealthy(ears: Ears) -> None:
     inventory = ScriptedInventory([reading(*GPUS)], monitored=frozenset({"GPU-0", "GPU-1", "GPU-2"}))
-    async with watching(inventory, ears) as (monitor, _):
+    async with judging(inventory, ears) as (monitor, _):
         health = monitor.snapshot.health_of("GPU-3")
         assert (health.healthy, taints(monitor, "GPU-3")) == (True, ["unmonitored="])
         assert {*monitor.snapshot.health} == {"GPU-3"}
@@ -76,7 +65,7 @@ async def test_H4_a_gpu_without_events_is_not_monitored_which_is_not_unhealthy(e
 async def test_what_others_know_counts_while_they_say_so(ears: Ears) -> None:
     mps: dict[str, list[Fact]] = {}
     probe: dict[str, list[Fact]] = {}
-    async with watching(ScriptedInventory([reading(*GPUS, MIG)]), ears) as (monitor, _):
+    async with judging(ScriptedInventory([reading(*GPUS, MIG)]), ears) as (monitor, _):
         monitor.also(lambda: mps)
         monitor.also(lambda: probe)
         device = monitor.snapshot.devices()[-1]
@@ -100,7 +89,7 @@ async def test_what_others_know_counts_while_they_say_so(ears: Ears) -> None:
 
 async def test_serious_faults_may_evict_if_the_rules_say_so(ears: Ears) -> None:
     inventory = ScriptedInventory([reading(*GPUS)])
-    async with watching(inventory, ears, rules=Rules(serious=Effect.NO_EXECUTE)) as (monitor, _):
+    async with judging(inventory, ears, rules=Rules(serious=Effect.NO_EXECUTE)) as (monitor, _):
         inventory.script = [without(1)]
         monitor.refresh()
         await until(lambda: monitor.snapshot.health)
