@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Protocol
 
+from driver.backoff import Backoff, Repairs
 from driver.errors import ApiForbiddenError, ApiNotFoundError, DriverError, PermanentError
 from driver.labels import LabelOptions, labels
-from driver.slices.backoff import Backoff, Repairs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from driver.backoff import Backoff
 from driver.errors import ApiNotFoundError, DriverError, TemporaryError
 from driver.inventory.host import Host
 from driver.label_writer import LabelWriter
-from driver.slices.backoff import Backoff
 
 if TYPE_CHECKING:
     from driver.kube.client import KubeClient

@@ -5,16 +5,12 @@ Each device has a variable of its own, so that any devices meet in one container
 
 from __future__ import annotations
 
-import logging
-import os
-import stat
-from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from driver import files
+from driver.cdi.smi_script import SmiScript
 from driver.cdi.spec import READ_ONLY_BIND, ContainerEdits, Mount
-from driver.errors import DeviceNotReadyError, StorageError
+from driver.errors import DeviceNotReadyError
 from driver.model.device import FullGpu, MigDevice
 from driver.model.quantity import MI
 from driver.model.snapshot import DriverVersions
@@ -29,9 +25,6 @@ VARIABLE_PREFIX = "GPU_DRA_DEVICE_"
 """A fake device's variable is this and the device's name, `GPU_DRA_DEVICE_0` for gpu-0."""
 
 SMI_TARGET = "/usr/bin/nvidia-smi"
-_SCRIPT = "nvidia-smi.sh"
-
-log = logging.getLogger(__name__)
 
 
 class FakeEdits:
@@ -48,7 +41,7 @@ class FakeEdits:
         host_directory: Path | None = None,
         versions: Callable[[], DriverVersions] = DriverVersions,
     ) -> None:
-        self._script = Script(directory / "nvidia-smi")
+        self._script = SmiScript(directory / "nvidia-smi")
         self._host_path = str((host_directory or directory) / "nvidia-smi")
         self._versions = versions
 
@@ -127,54 +120,3 @@ def _pairs(facts: dict[str, str]) -> str:
 
 def _clean(value: str) -> str:
     return "".join(" " if sign in ";\n\r\0" else sign for sign in value)
-
-
-class Script:
-    """The fake nvidia-smi on the host: put there whole, and again whenever it was changed or vanished."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._content: bytes | None = None
-        self._good: tuple[int, ...] | None = None  # what stat said of the file when its bytes were compared
-
-    def ensure(self) -> None:
-        """Make sure that the script is there. Costs one stat where nothing happened to it.
-
-        :raises DeviceNotReadyError: it can't be put there.
-        """
-        try:
-            found = self._identity()
-            if found is None or found != self._good:
-                self._repair()
-        except (OSError, StorageError) as exc:
-            raise DeviceNotReadyError(f"cannot put the fake nvidia-smi at {self._path}: {exc}") from exc
-
-    def _repair(self) -> None:
-        if self._content is None:
-            self._content = resources.files("driver.cdi").joinpath(_SCRIPT).read_bytes()
-        if not self._sound():
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            files.write_atomic(self._path, self._content, mode=0o755, durable=False)
-            log.info("put the fake nvidia-smi at %s", self._path)
-        self._good = self._identity()
-
-    def _sound(self) -> bool:
-        status = self._status()
-        return (
-            status is not None
-            and stat.S_ISREG(status.st_mode)
-            and stat.S_IMODE(status.st_mode) == 0o755
-            and self._path.read_bytes() == self._content
-        )
-
-    def _identity(self) -> tuple[int, ...] | None:
-        status = self._status()
-        if status is None:
-            return None
-        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
-
-    def _status(self) -> os.stat_result | None:
-        try:
-            return os.lstat(self._path)
-        except FileNotFoundError:
-            return None

@@ -9,11 +9,11 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from driver.config.plugin_flags import PluginFlags, boolean, decode_flags
+from driver.config.plugin_flags import PluginFlags, decode_flags
 from driver.config.plugin_health import HealthFlags, decode_health
 from driver.errors import InvalidValueError
 from driver.model import names
-from driver.model.decode import Fields, integer, text
+from driver.model.decode import Fields, boolean, integer, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from driver.errors import InvalidValueError
 from driver.model import decode, names
+from driver.model.decode import boolean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -126,16 +127,6 @@ def _choice(*allowed: str) -> Callable[[object, str], str]:
         return str(value)
 
     return parse
-
-
-def boolean(value: object, path: str) -> bool:
-    """Return a YAML boolean.
-
-    :raises InvalidValueError: naming `path`.
-    """
-    if not isinstance(value, bool):
-        raise InvalidValueError(path, value, "must be true or false")
-    return value
 
 
 def _boolean_text(value: object, path: str) -> bool:

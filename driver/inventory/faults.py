@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from driver.errors import InvalidValueError
 from driver.files import write_atomic
 from driver.inventory.health_faults import QUERIES, HealthFaults, decode_health, encode_health
-from driver.model.decode import Fields, integer, suggestion, text
+from driver.model.decode import Fields, boolean, integer, suggestion, text
 from driver.yaml_file import load_yaml
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def decode_gpu(entry: object, path: str) -> GpuFaults:
     fields = Fields(entry, path)
     xids, mig_xids = _xids(fields.take("xid", []), fields.at("xid"))
     faults = GpuFaults(
-        lost=_flag(fields.take("lost", False), fields.at("lost")),
+        lost=boolean(fields.take("lost", False), fields.at("lost")),
         xids=xids,
         mig_xids=mig_xids,
         slow=_seconds(fields.take("slow", 0), fields.at("slow")),
@@ -241,12 +241,6 @@ def _mig_faults(fields: Fields) -> MigFaults:
         fields.take(key, None)  # so that an unknown field's message knows them
     fields.done()
     return MigFaults(**chosen, slow=slow)
-
-
-def _flag(value: object, path: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidValueError(path, value, "must be true or false")
-    return value
 
 
 def _xids(value: object, path: str) -> tuple[tuple[int, ...], tuple[MigXid, ...]]:

@@ -11,8 +11,8 @@ import logging
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from driver.backoff import Backoff
 from driver.errors import ApiGoneError, DriverError
-from driver.slices.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from driver.errors import ApiNotFoundError, DriverError, TemporaryError
 from driver.model import names
+from driver.model.wording import cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -81,7 +82,7 @@ class EventSink:
 
         `involved` is an ObjectReference (kind, namespace, name, uid); by default the Node.
         """
-        reason, message = _cut(reason, _LONGEST_REASON), _cut(message, _LONGEST_MESSAGE)
+        reason, message = cut(reason, _LONGEST_REASON), cut(message, _LONGEST_MESSAGE)
         about = dict(involved) if involved is not None else self._node()
         key = (reason, message, *(about.get(field, "") for field in ("kind", "namespace", "name", "uid")))
         now = self._now()
@@ -191,7 +192,3 @@ def _namespace(involved: Mapping[str, str]) -> str:
 
 def _time(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _cut(text: str, limit: int) -> str:
-    return text.encode(errors="replace")[:limit].decode(errors="ignore")

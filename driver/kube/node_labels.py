@@ -13,10 +13,10 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from driver.backoff import Backoff
 from driver.errors import ApiConflictError, DriverError
 from driver.kube.client import APPLY_PATCH
 from driver.labels import TIMESTAMP
-from driver.slices.backoff import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

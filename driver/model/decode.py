@@ -98,6 +98,16 @@ def text(value: object, path: str) -> str:
     return value
 
 
+def boolean(value: object, path: str) -> bool:
+    """Return a boolean.
+
+    :raises InvalidValueError: naming `path`.
+    """
+    if not isinstance(value, bool):
+        raise InvalidValueError(path, value, "must be true or false")
+    return value
+
+
 def integer(value: object, path: str, minimum: int, maximum: int) -> int:
     """Return a whole number within bounds.
 

@@ -59,6 +59,11 @@ class Gpu:
         """The device name of the whole GPU, stable while the node runs."""
         return names.gpu_name(self.minor, self.uuid)
 
+    @property
+    def rank(self) -> tuple[bool, int, str]:
+        """Its place among the node's GPUs: by minor number, then UUID."""
+        return self.minor is None, self.minor or 0, self.uuid
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullGpu:

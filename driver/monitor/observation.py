@@ -29,11 +29,11 @@ def advance(before: Snapshot | None, reading: Reading, dynamic_mig: GpuChoice = 
     lost = [gpu for gpu in known if gpu.uuid not in taken and gpu.name not in taken]
     chosen = partitioned(before, (*reading.gpus, *lost), dynamic_mig)
     found = (steady(gpu, before) if gpu.uuid in chosen else gpu for gpu in reading.gpus)
-    gpus = tuple(sorted((*found, *lost), key=_identity))
+    gpus = tuple(sorted((*found, *lost), key=lambda gpu: gpu.rank))
     return Snapshot(
         versions=reading.versions,
         gpus=gpus,
-        health=MappingProxyType({gpu.uuid: _lost(gpu, reading.problems) for gpu in sorted(lost, key=_identity)}),
+        health=MappingProxyType({gpu.uuid: _lost(gpu, reading.problems) for gpu in lost}),
         problems=reading.problems,
         dynamic_mig=chosen,
     )
@@ -71,10 +71,6 @@ def unavailable(before: Snapshot | None, why: str) -> Snapshot:
     known = before or Snapshot()
     health = {gpu.uuid: replace(LOST, reason=why) for gpu in known.gpus}
     return replace(known, health=MappingProxyType(health), problems=(Problem(object=WHOLE_INVENTORY, message=why),))
-
-
-def _identity(gpu: Gpu) -> tuple[bool, int, str]:
-    return (gpu.minor is None, gpu.minor or 0, gpu.uuid)
 
 
 def _lost(gpu: Gpu, problems: Iterable[Problem]) -> Health:

@@ -28,6 +28,7 @@ from driver.model.device import FullGpu, MigDevice
 from driver.model.health import Effect, Health
 from driver.model.quantity import binary_si
 from driver.model.version import semver
+from driver.model.wording import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -74,11 +75,6 @@ def render_taints(health: Health) -> list[JsonObject]:
     """Return the taints, the most severe first; a value that no label may have is made one, a bad key is left out."""
     ordered = sorted(health.taints, key=lambda one: (_SEVERITY.index(one.effect), one.key, one.value))
     return [_taint(one) for one in ordered if _TAINT_KEY.fullmatch(one.key)][:TAINTS_LIMIT]
-
-
-def cut(text: str, limit: int = STRING_LIMIT) -> str:
-    """Cut to `limit` bytes of UTF-8, at a character's end."""
-    return text.encode(errors="replace")[:limit].decode(errors="ignore")
 
 
 def joined(words: Iterable[str], limit: int = STRING_LIMIT) -> str:
@@ -187,7 +183,7 @@ def _taint(taint: Taint) -> JsonObject:
 
 
 def _string(text: str) -> JsonObject:
-    return {"string": cut(text)}
+    return {"string": cut(text, STRING_LIMIT)}
 
 
 def _quantity(number: int) -> JsonObject:

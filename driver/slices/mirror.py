@@ -12,8 +12,8 @@ from driver.errors import ApiGoneError, DriverError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from driver.backoff import Backoff
     from driver.kube.resources import ResourceApi
-    from driver.slices.backoff import Backoff
 
 JsonObject = dict[str, Any]
 

@@ -22,13 +22,13 @@ from driver.model.device import FullGpu, MigPartition
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from driver.model.device import Device, Gpu
+    from driver.model.device import Device
     from driver.model.mig import MigProfile, Placement
 
 
 def arrange(devices: Iterable[Device]) -> list[Device]:
     """Return the devices in the order of the slices; those of one GPU stay together, existing MIG devices as given."""
-    return sorted(devices, key=lambda device: (_identity(device.gpu), _rank(device)))
+    return sorted(devices, key=lambda device: (device.gpu.rank, _rank(device)))
 
 
 @lru_cache(maxsize=64)  # GPUs of a product are alike
@@ -41,10 +41,6 @@ def _losses(profiles: tuple[MigProfile, ...]) -> Mapping[Placement, float]:
 def _loss(place: Placement, profile: MigProfile) -> float:
     blocked = [other.size for other in profile.placements if other.overlaps(place)]
     return sum(blocked) / len(profile.placements) if blocked else 0.0
-
-
-def _identity(gpu: Gpu) -> tuple[bool, int, str]:
-    return gpu.minor is None, gpu.minor or 0, gpu.uuid
 
 
 def _rank(device: Device) -> tuple[float, ...]:

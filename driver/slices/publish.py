@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from driver.backoff import Backoff, Repairs
 from driver.errors import (
     ApiConflictError,
     ApiGoneError,
@@ -23,7 +24,6 @@ from driver.errors import (
 from driver.kube.resources import PARTITIONABLE_SINCE
 from driver.model import names
 from driver.model.shares import EXCLUSIVE
-from driver.slices.backoff import Backoff, Repairs
 from driver.slices.build import build
 from driver.slices.diff import Owner, diff
 from driver.slices.dropped import Feature, dropped_fields, features_of

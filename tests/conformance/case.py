@@ -158,6 +158,14 @@ class Case:
         wanted = [one for one in results(claim) if request in ("", one["request"], one["request"].partition("/")[0])]
         return [self.gpus.at(one["pool"], one["device"]) for one in wanted]
 
+    async def gone(self, *pods: str) -> None:
+        """Delete pods; return when their claims are unprepared."""
+        claims = [await self.claim_of(pod) for pod in pods]
+        for pod in pods:
+            await self.delete("Pod", pod)
+        for claim in claims:
+            await self.unprepared(claim)
+
     async def unprepared(self, claim: Object) -> None:
         """Return when nothing of a claim is left on the node, where that can be seen."""
         if self.cluster.can("see-node"):
@@ -205,6 +213,11 @@ class Case:
 def uuids(gpus: list[Gpu]) -> set[str]:
     """Return the UUIDs of GPUs."""
     return {gpu.uuid for gpu in gpus}
+
+
+def versions(objects: Sequence[Object]) -> dict[str, str]:
+    """Return the resource versions of objects by name: what has not been written has the same."""
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in objects}
 
 
 def results(claim: Object) -> list[Object]:

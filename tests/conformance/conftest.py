@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver.errors import DriverError
+from tests.conformance import manifests as m
 from tests.conformance import options as suite_options
 from tests.conformance.api import Api, collection
 from tests.conformance.case import Case
@@ -24,6 +25,7 @@ from tests.conformance.waiting import NotSeenError, Waiter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from tests.conformance.api import Object
     from tests.conformance.options import Options
 
 _WAITS = 4
@@ -202,3 +204,11 @@ async def _make_namespace(cluster: Cluster, name: str) -> None:
 async def _remove_namespace(cluster: Cluster, name: str) -> None:
     async with Api.from_kubeconfig(cluster.kubeconfig, cluster.context) as client:
         await client.delete(f"{collection('Namespace')}/{name}")
+
+
+@pytest.fixture
+async def pod_with_gpu(case: Case) -> Object:
+    """Run a pod with a claim; return the claim."""
+    await case.create(m.template("one"), m.pod("pod", [m.from_template("one")]))
+    await case.running("pod")
+    return await case.claim_of("pod")

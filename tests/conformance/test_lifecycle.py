@@ -5,18 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance import manifests as m
-from tests.conformance.case import uuids
+from tests.conformance.case import uuids, versions
 from tests.conformance.cluster import REGISTERED
 
 WRONG = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": {"strategy": "No"}}
-
-
-@pytest.fixture
-async def pod_with_gpu(case):
-    """Run a pod with a claim; return the claim."""
-    await case.create(m.template("one"), m.pod("pod", [m.from_template("one")]))
-    await case.running("pod")
-    return await case.claim_of("pod")
 
 
 async def another_pod_works(case, name="another"):
@@ -89,7 +81,7 @@ async def test_a_restarted_driver_registers_again_and_its_slices_stay(case, pod_
     await case.cluster.driver_says(REGISTERED)
     await another_pod_works(case)
     after = await case.slices()
-    assert _versions(after) == _versions(before)
+    assert versions(after) == versions(before)
     await case.delete("Pod", "pod")
     await case.unprepared(pod_with_gpu)
 
@@ -205,7 +197,3 @@ async def test_a_pod_stays_pending_while_its_claim_cannot_be_prepared_and_runs_a
         assert (await case.api.get(case.path("Pod", "pod")))["status"]["phase"] == "Pending"
     await case.running("pod")
     assert await case.seen("pod") == uuids(await case.given("pod"))
-
-
-def _versions(slices):
-    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in slices}

@@ -48,15 +48,6 @@ async def published(case):
     return {name: {key: next(iter(value.values())) for key, value in one.items()} for name, one in found.items()}
 
 
-async def gone(case, *pods):
-    """Delete pods; return when their claims are unprepared."""
-    claims = [await case.claim_of(pod) for pod in pods]
-    for pod in pods:
-        await case.delete("Pod", pod)
-    for claim in claims:
-        await case.unprepared(claim)
-
-
 def made(case):
     """Return the MIG devices on the node, where that can be seen."""
     return case.cluster.node.mig_devices() if case.cluster.can("see-node") else None
@@ -82,7 +73,7 @@ async def test_mig_devices_of_one_gpu_go_to_different_pods_and_stay_when_these_g
     assert len(await seen(case, "a") | await seen(case, "b")) == 2
     await create(case, "c", partition())
     assert "cannot allocate all claims" in await case.unschedulable("c")
-    await gone(case, "a", "b")
+    await case.gone("a", "b")
     assert await published(case) == before
 
 
@@ -103,7 +94,7 @@ async def test_a_partition_is_made_for_a_pod_and_removed_with_it(case):
     assert len(uuids) == 1
     assert made(case) in (None, uuids)
     assert "MIG 2g.20gb" in await case.output("pod")
-    await gone(case, "pod")
+    await case.gone("pod")
     assert not made(case)
 
 
@@ -112,7 +103,7 @@ async def test_each_partition_is_a_new_device(case):
     await create(case, "first", partition())
     await case.running("first")
     uuids = await seen(case, "first")
-    await gone(case, "first")
+    await case.gone("first")
     await create(case, "second", partition())
     await case.running("second")
     assert uuids.isdisjoint(await seen(case, "second"))
@@ -127,7 +118,7 @@ async def test_seven_partitions_fit_on_a_gpu_and_an_eighth_waits(case):
     assert len(set.union(*[await seen(case, name) for name in names])) == 7
     await create(case, "eighth", partition())
     assert "cannot allocate all claims" in await case.unschedulable("eighth")
-    await gone(case, names[3])
+    await case.gone(names[3])
     await case.running("eighth")
 
 
@@ -137,7 +128,7 @@ async def test_a_partition_keeps_its_gpu_from_being_given_whole(case):
     await case.running("part")
     await create(case, "whole", whole())
     assert "cannot allocate all claims" in await case.unschedulable("whole")
-    await gone(case, "part")
+    await case.gone("part")
     await case.running("whole")
     assert len(await case.seen("whole")) == 1
     assert not made(case)
@@ -149,7 +140,7 @@ async def test_a_gpu_that_is_given_whole_is_not_partitioned(case):
     await case.running("whole")
     await create(case, "part", partition())
     assert "cannot allocate all claims" in await case.unschedulable("part")
-    await gone(case, "whole")
+    await case.gone("whole")
     await case.running("part")
     assert len(await seen(case, "part")) == 1
 
@@ -186,7 +177,7 @@ async def test_making_partitions_changes_no_slice(case):
     before = {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in await case.slices()}
     await create(case, "pod", partition())
     await case.running("pod")
-    await gone(case, "pod")
+    await case.gone("pod")
     assert {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in await case.slices()} == before
 
 
@@ -202,7 +193,7 @@ async def test_a_killed_driver_finds_its_partitions_again(case):
     await create(case, "next", partition())
     await case.running("next")
     assert made(case) == uuids | await seen(case, "next")
-    await gone(case, "pod", "next")
+    await case.gone("pod", "next")
     assert not made(case)
 
 
@@ -221,5 +212,5 @@ async def test_admin_access_sees_a_partition_that_another_pod_holds(case):
     await case.running("monitor")
     assert await given(case, "monitor") == await given(case, "worker")
     assert await seen(case, "monitor") == await seen(case, "worker")
-    await gone(case, "monitor")
+    await case.gone("monitor")
     assert made(case) in (None, await seen(case, "worker"))

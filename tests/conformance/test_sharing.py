@@ -38,15 +38,6 @@ async def create(case, name, *requests, config=()):
     await case.create(m.template(name, m.devices(*requests, config=config)), m.pod(name, [m.from_template(name)], main))
 
 
-async def gone(case, *pods):
-    """Delete pods; return when their claims are unprepared."""
-    claims = [await case.claim_of(pod) for pod in pods]
-    for pod in pods:
-        await case.delete("Pod", pod)
-    for claim in claims:
-        await case.unprepared(claim)
-
-
 async def refusal(case, pod="pod"):
     """Return why a pod's claim is not prepared."""
     return await case.event("FailedPrepareDynamicResources", about=pod)
@@ -83,7 +74,7 @@ async def test_a_time_slice_is_set_while_the_pod_lives(case):
     await create(case, "pod", config=(gpu_config(slicing("Long")),))
     await case.running("pod")
     assert await settings_of(case, "pod", "timeSlice") == [3]
-    await gone(case, "pod")
+    await case.gone("pod")
     assert case.cluster.node.sharing("timeSlice") == {}
 
 
@@ -96,7 +87,7 @@ async def test_parameters_of_the_class_hold_unless_the_claim_has_some(case, clai
         await create(case, "pod", m.request("gpu", class_=short), config=claims)
         await case.running("pod")
         assert await settings_of(case, "pod", "timeSlice") == [level]
-        await gone(case, "pod")
+        await case.gone("pod")
 
 
 @pytest.mark.driver(gpus="h100:2")
@@ -126,7 +117,7 @@ async def test_mps_gives_the_container_its_daemon(case):
     if case.cluster.can("see-node"):
         assert await settings_of(case, "pod", "computeMode") == ["EXCLUSIVE_PROCESS"] * 2
         assert len(case.cluster.node.sharing("mps")) == 1
-    await gone(case, "pod")
+    await case.gone("pod")
     if case.cluster.can("see-node"):
         assert case.cluster.node.sharing("mps") == case.cluster.node.sharing("computeMode") == {}
 
@@ -139,7 +130,7 @@ async def test_a_killed_driver_finds_its_mps_daemons_again(case):
     await case.cluster.kill_driver()
     await case.cluster.start_driver()
     await case.cluster.driver_says(REGISTERED)
-    await gone(case, "pod")
+    await case.gone("pod")
     assert case.cluster.node.sharing("mps") == case.cluster.node.sharing("computeMode") == {}
 
 
@@ -154,7 +145,7 @@ async def test_a_partition_under_mps(case):
     made = case.cluster.node.mig_devices()
     assert daemon["devices"] == list(made)
     assert daemon["memoryLimits"] == dict.fromkeys(made, 2 << 30)
-    await gone(case, "pod")
+    await case.gone("pod")
     assert (case.cluster.node.sharing("mps"), case.cluster.node.mig_devices()) == ({}, set())
 
 
@@ -196,7 +187,7 @@ async def test_a_share_that_does_not_fit_waits(case):
     await case.running("first")
     await create(case, "second", share("40Gi"))
     assert "cannot allocate all claims" in await case.unschedulable("second")
-    await gone(case, "first")
+    await case.gone("first")
     await case.running("second")
 
 
@@ -220,9 +211,9 @@ async def test_shares_under_mps_have_their_limits_enforced(case):
     assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=40960M" in await case.output("large")
     if case.cluster.can("see-node"):
         assert len(case.cluster.node.sharing("mps")) == 1
-        await gone(case, "small")
+        await case.gone("small")
         assert len(case.cluster.node.sharing("mps")) == 1
-        await gone(case, "large")
+        await case.gone("large")
         assert case.cluster.node.sharing("mps") == {}
 
 
@@ -233,7 +224,7 @@ async def test_shares_that_want_different_settings_of_one_gpu_are_refused(case):
     await create(case, "pod", share("20Gi"), config=(gpu_config(slicing("Short")),))
     assert "give both the same parameters" in await refusal(case)
     assert (await case.running("first"))[0]["status"]["phase"] == "Running"
-    await gone(case, "first")
+    await case.gone("first")
     await case.running("pod")
 
 
@@ -265,9 +256,9 @@ async def test_pods_share_a_partition(case):
     assert len(set(devices)) == 1
     if case.cluster.can("see-node"):
         assert len(case.cluster.node.mig_devices()) == 1
-        await gone(case, "a")
+        await case.gone("a")
         assert len(case.cluster.node.mig_devices()) == 1
-        await gone(case, "b")
+        await case.gone("b")
         assert case.cluster.node.mig_devices() == set()
 
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance import manifests as m
-from tests.conformance.case import uuids
+from tests.conformance.case import uuids, versions
 from tests.conformance.cluster import REGISTERED
 
 pytestmark = [pytest.mark.needs("restart-driver"), pytest.mark.gpus(2)]
 
 NEW = {"pod_uid": "new"}
-
-
-@pytest.fixture
-async def pod_with_gpu(case):
-    """Run a pod with a claim; return the claim."""
-    await case.create(m.template("one"), m.pod("pod", [m.from_template("one")]))
-    await case.running("pod")
-    return await case.claim_of("pod")
 
 
 async def works(case, name):
@@ -31,10 +23,6 @@ async def works(case, name):
     claim = await case.claim_of(name)
     await case.delete("Pod", name)
     await case.unprepared(claim)
-
-
-def versions(slices):
-    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in slices}
 
 
 async def test_a_rolling_update_goes_on_with_what_the_old_one_prepared(case, pod_with_gpu):

@@ -7,27 +7,15 @@ import json
 import shutil
 import signal
 import socket
-from typing import TYPE_CHECKING
 
 import grpc.aio
 import pytest
 
 from driver._pb import dra_v1_pb2 as v1
 from driver.inventory.faults import Faults, GpuFaults, save_faults
-from tests.agent_process import DRA, NODE, Node, agent, node_below, nothing_missing
+from tests.agent_process import DRA, NODE, Node, agent, nothing_missing
 from tests.kubelet.pods import Lister
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-
-@pytest.fixture
-async def node(short_tmp: Path) -> AsyncIterator[Node]:
-    async with node_below(short_tmp) as made:
-        yield made
-
 
 # --- life -------------------------------------------------------------------------------------------------------------
 

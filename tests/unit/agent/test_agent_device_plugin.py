@@ -13,18 +13,11 @@ import pytest
 from driver._pb import device_plugin_v1beta1_pb2 as dp
 from driver._pb import device_plugin_v1beta1_pb2_grpc as dp_grpc
 from driver.inventory.faults import Faults, GpuFaults, save_faults
-from tests.agent_process import Node, agent, node_below, nothing_missing
+from tests.agent_process import Node, agent, nothing_missing
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from pathlib import Path
-
-
-@pytest.fixture
-async def node(short_tmp: Path) -> AsyncIterator[Node]:
-    async with node_below(short_tmp) as made:
-        yield made
+    from collections.abc import Iterator
 
 
 @contextlib.contextmanager

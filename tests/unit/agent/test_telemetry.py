@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import aiohttp
-import pytest
 
 from driver.localcluster.apiserver import Fault
-from tests.agent_process import DRA, Node, agent, node_below, nothing_missing
+from tests.agent_process import DRA, Node, agent, nothing_missing
 from tests.waiting import until
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
-
-@pytest.fixture
-async def node(short_tmp: Path) -> AsyncIterator[Node]:
-    async with node_below(short_tmp) as made:
-        yield made
 
 
 async def entries(node: Node, name: str) -> list[dict[str, Any]]:

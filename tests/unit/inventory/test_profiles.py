@@ -10,7 +10,7 @@ import yaml
 from driver.errors import InvalidValueError
 from driver.inventory import profiles
 from driver.inventory.profiles import Wiring, decode_product, find_product, load_products, load_profile
-from driver.model.mig import Placement, profile_name
+from driver.model.mig import Placement
 from driver.model.quantity import MI
 
 SHIPPED = Path(profiles.__file__).with_name("profiles")
@@ -261,11 +261,3 @@ def test_an_unknown_product_names_the_nearest_and_all():
     with pytest.raises(InvalidValueError, match=r"did you mean 'h100'\? \(known: a10, a100-40") as caught:
         find_product(load_products(), "H-100", "--gpus")
     assert caught.value.path == "--gpus"
-
-
-@pytest.mark.parametrize(
-    ("memory", "total", "slices", "name"),
-    [(46592, 189471, 2, "2g.47gb"), (71168, 143771, 3, "3g.71gb"), (16384, 143771, 1, "1g.18gb")],
-)
-def test_names_round_half_up(memory, total, slices, name):
-    assert profile_name(memory, total, slices) == name

@@ -10,7 +10,7 @@ from driver.model.health import Effect, Health, Taint
 from driver.model.mig import MigInstance
 from driver.model.snapshot import DriverVersions
 from driver.model.topology import nvlink_domains
-from driver.slices.devices import Node, cut, joined, render, render_taints
+from driver.slices.devices import Node, joined, render, render_taints
 from tests.unit.slices.helpers import VERSIONS, gpus
 
 BARE = Gpu(uuid="GPU-bare", index=0)  # a board and a driver that tell nothing
@@ -267,7 +267,6 @@ def test_a_partition_has_the_mig_devices_name_and_shape_but_no_uuid() -> None:
     ],
 )
 def test_strings_are_cut_to_64_bytes_at_a_characters_end(text: str, shown: str) -> None:
-    assert cut(text) == shown
     assert value(show(replace(BARE, product=text)), "productName") == shown
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from driver.backoff import Backoff, Repairs
 from driver.errors import ApiUnavailableError
-from driver.slices.backoff import Backoff, Repairs
 
 
 def test_pauses_double_up_to_the_longest_and_start_again_after_a_success() -> None:
