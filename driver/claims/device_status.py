@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
     from driver.claims.record import Record, RecordedDevice
     from driver.model.device import Device
+    from driver.model.json_object import JsonObject
     from driver.model.snapshot import Snapshot
-
-JsonObject = dict[str, Any]
 
 MAX_DATA: Final = 10 * 1024
 """Bytes of an entry's data (`AllocatedDeviceStatusDataMaxLength`)."""

@@ -7,7 +7,7 @@ version of its API, the newest first, so that a program takes the first that it 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from driver.model import names
 from driver.model.topology import nvlink_domains
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
     from driver.claims.record import Record, RecordedDevice
     from driver.model.device import Device
+    from driver.model.json_object import JsonObject
     from driver.model.snapshot import Snapshot
-
-JsonObject = dict[str, Any]
 
 DIRECTORY: Final = "/var/run/kubernetes.io/dra-device-attributes"
 """Where containers find the files."""

@@ -33,12 +33,11 @@ if TYPE_CHECKING:
 
     from driver.claims.allocation import ClaimRef
     from driver.claims.record import Record
+    from driver.model.json_object import JsonObject
     from driver.model.snapshot import Snapshot
     from driver.teller import Teller
 
 log = logging.getLogger(__name__)
-
-JsonObject = dict[str, Any]
 
 _SETTLE = 0.1  # seconds in which a burst is awaited, and the answer to the kubelet gets away
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0  # seconds between tries

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from driver.model.mig import MigInstance, MigState, Placement
     from driver.model.usage import GpuUsage
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _FILE_CHANGES = Mask.CLOSE_WRITE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
 
 
@@ -209,7 +209,7 @@ class FakeInventory:
         for uuid, one in self._faults.new_mig_xids(before):
             name = f"{gpus[uuid]}-{one.device}"
             if (instance := devices.get(name)) is None:
-                _LOG.error("XID %d is not reported: there is no MIG device %s now", one.xid, name)
+                log.error("XID %d is not reported: there is no MIG device %s now", one.xid, name)
                 continue
             gi, ci = instance.gpu_instance_id, instance.compute_instance_id
             yield Xid(gpu_uuid=uuid, xid=one.xid, gpu_instance_id=gi, compute_instance_id=ci)
@@ -224,9 +224,9 @@ class FakeInventory:
         try:
             self._faults = decode_faults(read_text(file), self._gpus, str(file)) if found else NO_FAULTS
         except DriverError as exc:
-            _LOG.error("ignoring a bad faults file, faults stay as they were: %s", exc)
+            log.error("ignoring a bad faults file, faults stay as they were: %s", exc)  # noqa: TRY400
             return
-        _LOG.info("faults of fake GPUs: %s", self._faults if self._faults != NO_FAULTS else "none")
+        log.info("faults of fake GPUs: %s", self._faults if self._faults != NO_FAULTS else "none")
 
     def _watch(self, stack: contextlib.ExitStack) -> Inotify | None:
         """Watch the directory of the faults file, as the file may not exist and be replaced."""
@@ -239,7 +239,7 @@ class FakeInventory:
             inotify.add_watch(directory, _FILE_CHANGES)
             write_names(self._faults_file, self._gpus)
         except (OSError, StorageError) as exc:
-            _LOG.warning("cannot watch %s for faults, none are taken up until a restart: %s", directory, exc)
+            log.warning("cannot watch %s for faults, none are taken up until a restart: %s", directory, exc)
             return None
         return inotify
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from driver.model.device import Gpu
     from driver.model.mig import MigInstance, MigState
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _ALL = "all"
 _QUERIES = {
@@ -102,7 +102,7 @@ class FakeUsage:
         try:
             self._loads = decode_loads(read_text(self._file), self._gpus, str(self._file)) if found else {}
         except DriverError as exc:
-            _LOG.error("ignoring a bad usage file, fake GPUs stay as busy as they were: %s", exc)
+            log.error("ignoring a bad usage file, fake GPUs stay as busy as they were: %s", exc)  # noqa: TRY400
 
 
 def with_faults(usage: GpuUsage, faults: GpuFaults) -> GpuUsage:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from driver.kube.config import ClusterConfig
     from driver.kube.transport import Transport
-
-JsonObject = dict[str, Any]
+    from driver.model.json_object import JsonObject
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"

@@ -17,8 +17,8 @@ from driver.errors import ApiGoneError, DriverError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from driver.kube.client import JsonObject
     from driver.kube.resources import ResourceApi
+    from driver.model.json_object import JsonObject
 
 _STEADY = 5.0  # seconds that a watch must have lasted to be called a success
 

@@ -22,9 +22,10 @@ from driver.model.wording import cut
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from driver.kube.client import JsonObject, KubeClient
+    from driver.kube.client import KubeClient
+    from driver.model.json_object import JsonObject
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _COMPONENT = "gpu-dra"
 _WAITING = 256  # happenings that wait for the API server; more are dropped
@@ -144,7 +145,7 @@ class EventSink:
             return
         self.dropped += count
         happening.tries = 0
-        _LOG.warning("Event %s could not be written: %s", happening.reason, error)
+        log.warning("Event %s could not be written: %s", happening.reason, error)
 
     async def _write(self, happening: _Happening, count: int) -> None:
         path = f"/api/v1/namespaces/{_namespace(happening.involved)}/events"

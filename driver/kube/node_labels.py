@@ -21,7 +21,8 @@ from driver.labels import TIMESTAMP
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from driver.kube.client import JsonObject, KubeClient
+    from driver.kube.client import KubeClient
+    from driver.model.json_object import JsonObject
 
 MANAGER = "gpu-dra"
 """The field manager."""

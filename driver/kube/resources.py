@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
     from typing import TypeVar
 
-    from driver.kube.client import JsonObject, KubeClient
+    from driver.kube.client import KubeClient
+    from driver.model.json_object import JsonObject
 
     Answer = TypeVar("Answer")
 

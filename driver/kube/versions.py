@@ -6,15 +6,16 @@ in all of them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driver.errors import ApiInvalidError
+
+if TYPE_CHECKING:
+    from driver.model.json_object import JsonObject
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta2", "v1beta1")
 """The versions that the driver speaks, best first."""
-
-JsonObject = dict[str, Any]
 
 _SHOWN = 200  # characters of an object in a message
 

@@ -36,9 +36,9 @@ from driver.sharing.pods import PodLife, has_ended
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from driver.model.json_object import JsonObject
     from driver.sharing.base import ClientEdits, MpsSpec
     from driver.sharing.daemon_files import DaemonFiles
-    from driver.sharing.pod_manifest import JsonObject
     from driver.sharing.pods import PodApi, Pods
     from driver.sharing.tools import Tool, Tools
 

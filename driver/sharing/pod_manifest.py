@@ -7,12 +7,12 @@ of the host by the paths that the agent knows. It is bound to the node, and owne
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-JsonObject = dict[str, Any]
+    from driver.model.json_object import JsonObject
 
 DAEMON_LABEL: Final = "gpu.nvidia.com/mps-daemon"
 """The label with the daemon's id, by which the pods are found again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from driver.errors import ApiError, ApiGoneError, ApiNotFoundError
 from driver.sharing.pod_manifest import trouble
@@ -14,9 +14,9 @@ from driver.sharing.process import Mortal
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
 
-log = logging.getLogger(__name__)
+    from driver.model.json_object import JsonObject
 
-JsonObject = dict[str, Any]
+log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between tries while the API server is away
 _FINAL = ("Succeeded", "Failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.model import names
 from driver.model.device import FullGpu, MigPartition
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from driver.model.device import Device
+    from driver.model.json_object import JsonObject
     from driver.model.snapshot import Snapshot
     from driver.slices.counters import Counters
-
-JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

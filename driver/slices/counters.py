@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.model import names
 from driver.model.quantity import binary_si
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from driver.model.device import Gpu
+    from driver.model.json_object import JsonObject
     from driver.model.mig import MigProfile, MigState, Placement
-
-JsonObject = dict[str, Any]
 
 COUNTERS_LIMIT = 32  # of a set, and of what a device consumes of one
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.model.device import FullGpu, MigDevice
 from driver.model.health import Effect, Health
@@ -35,11 +35,10 @@ if TYPE_CHECKING:
 
     from driver.model.device import Device, Gpu, MigPartition
     from driver.model.health import Taint
+    from driver.model.json_object import JsonObject
     from driver.model.mig import MigProfile, Placement
     from driver.model.snapshot import DriverVersions
     from driver.model.topology import NvLinkDomain
-
-JsonObject = dict[str, Any]
 
 STANDARD = "resource.kubernetes.io"
 STRING_LIMIT = 64  # bytes of an attribute's string

@@ -17,7 +17,7 @@ from driver.slices.normal import normal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-JsonObject = dict[str, Any]
+    from driver.model.json_object import JsonObject
 
 API_VERSION = "resource.k8s.io/v1"
 _PREFIX_LIMIT = 200  # characters; with index and random suffix a name stays within 253

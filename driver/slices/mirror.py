@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.errors import ApiGoneError, DriverError
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
     from driver.backoff import Backoff
     from driver.kube.resources import ResourceApi
-
-JsonObject = dict[str, Any]
+    from driver.model.json_object import JsonObject
 
 _REMEMBERED = 1024  # UIDs of deleted slices
 _STEADY = 5.0  # seconds that a watch must have lasted to be called a success
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 class SliceMirror:
@@ -140,7 +139,7 @@ class SliceMirror:
     def _lost(self, name: str) -> None:
         self.losses += 1
         self._changed()
-        _LOG.info("ResourceSlice %s was deleted by somebody else", name)
+        log.info("ResourceSlice %s was deleted by somebody else", name)
 
     def _bury(self, uid: str) -> None:
         if len(self._gone) >= _REMEMBERED:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from fractions import Fraction
 
-JsonObject = dict[str, Any]
+    from driver.model.json_object import JsonObject
 
 
 def normal(spec: Mapping[str, Any]) -> JsonObject:

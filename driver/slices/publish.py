@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.backoff import Backoff, Repairs
 from driver.errors import (
@@ -34,15 +34,14 @@ from driver.slices.report import PublishState, Reporter
 if TYPE_CHECKING:
     from driver.kube.client import KubeClient
     from driver.kube.resources import ResourceApi
+    from driver.model.json_object import JsonObject
     from driver.model.snapshot import Snapshot
     from driver.slices.build import BuildOptions
     from driver.slices.diff import Deletion, Plan
     from driver.slices.report import PublishMetrics
     from driver.teller import Teller
 
-JsonObject = dict[str, Any]
-
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _SETTLE = 0.03  # seconds in which a burst of changes is awaited
 
@@ -196,10 +195,10 @@ class SlicePublisher:
         self._report.pending()
         self._changed.set()
         counts = len(plan.deletions), len(plan.updates), len(plan.creations)
-        _LOG.info("somebody changed the ResourceSlices: %d to delete, %d to update, %d to create", *counts)
+        log.info("somebody changed the ResourceSlices: %d to delete, %d to update, %d to create", *counts)
         pause = self._repairs.pause(asyncio.get_running_loop().time())
         if pause > 0:
-            _LOG.warning("somebody keeps changing the ResourceSlices; the next repair is in %.0f s", pause)
+            log.warning("somebody keeps changing the ResourceSlices; the next repair is in %.0f s", pause)
         await self._wait_for_news(max(pause, _SETTLE))
 
     async def _apply(self, plan: Plan, wanted: _Wanted) -> bool:
@@ -248,13 +247,13 @@ class SlicePublisher:
         self._changed.set()
         stale = isinstance(error, ApiNotFoundError) and error.reason
         if stale or isinstance(error, ApiConflictError | ApiGoneError):
-            _LOG.info("reading the ResourceSlices again: %s", error)
+            log.info("reading the ResourceSlices again: %s", error)
             await asyncio.sleep(self._pause.next() / 4)
             await self._read_again()
             return
         self._report.failed(error)
         if not isinstance(error, DriverError):
-            _LOG.error("publishing failed unexpectedly", exc_info=error)
+            log.error("publishing failed unexpectedly", exc_info=error)
         if isinstance(error, PermanentError):
             await self._wait_for_news(self._long_pause.next())
         else:

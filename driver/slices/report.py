@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from driver.teller import Teller
 
-_LOG = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _AGAIN = 600.0  # seconds after which the same is told once more
 
@@ -76,7 +76,7 @@ class Reporter:
         Claims that cut and mend GPUs make new snapshots of the same slices: no line for each.
         """
         if self._unsaid:
-            _LOG.info("%d devices are published in %d ResourceSlices", devices, slices)
+            log.info("%d devices are published in %d ResourceSlices", devices, slices)
             self._unsaid = False
         self.state = replace(self.state, published=True, complete=complete, slices=slices, devices=devices, error="")
 
@@ -105,11 +105,11 @@ class Reporter:
     def _tell(self, reason: str, message: str, *, event: bool = True) -> None:
         now = self._clock()
         if now - self._told.get(message, -_AGAIN) < _AGAIN:
-            _LOG.debug("still: %s", message)
+            log.debug("still: %s", message)
             return
         self._told = {text: then for text, then in self._told.items() if now - then < _AGAIN}
         self._told[message] = now
-        _LOG.warning("%s", message)
+        log.warning("%s", message)
         if event:
             self._events.emit(reason, message, warning=True)
 

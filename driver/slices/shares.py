@@ -8,15 +8,14 @@ shared partition once, for as long as anybody holds a share of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from driver.model.quantity import MI, binary_si, parse_bytes
 from driver.model.shares import ShareMode
 
 if TYPE_CHECKING:
+    from driver.model.json_object import JsonObject
     from driver.model.shares import Shares
-
-JsonObject = dict[str, Any]
 
 
 def shared(item: JsonObject, shares: Shares) -> JsonObject:

@@ -5,12 +5,12 @@ A slice has shared counters or devices, never both (Kubernetes 1.35 and later).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-JsonObject = dict[str, Any]
+    from driver.model.json_object import JsonObject
 
 PLAIN_LIMIT = 128  # devices of a slice
 RICH_LIMIT = 64  # of one in which any device has a taint or consumes counters

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from driver.model.device import Gpu
     from driver.model.health import Health
     from driver.model.holder import Holder
+    from driver.model.json_object import JsonObject
     from driver.model.snapshot import Snapshot
     from driver.model.usage import Usage
-
-JsonObject = dict[str, Any]
 
 VERSION = 1
 """Of the document; fields are only ever added to it."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.slices.diff import Owner, Plan, diff
 
-OWNER = Owner(driver="d.com", node_name="n", node_uid="u")
+if TYPE_CHECKING:
+    from driver.model.json_object import JsonObject
 
-JsonObject = dict[str, Any]
+OWNER = Owner(driver="d.com", node_name="n", node_uid="u")
 
 POOLS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(tuple)  # a letter is a slice's content
 

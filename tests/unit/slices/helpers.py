@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from driver.model.device import Gpu
-
-JsonObject = dict[str, Any]
+    from driver.model.json_object import JsonObject
 
 NODE = "node-a"
 OPTIONS = BuildOptions(node_name=NODE)
