@@ -113,9 +113,6 @@ NO_EDITS = ContainerEdits()
 
 def merge(*edits: ContainerEdits) -> ContainerEdits:
     """Join edits in order. Of one variable, device path or mount target, the later wins, as in the runtime."""
-    edits = tuple(one for one in edits if one)
-    if len(edits) == 1:
-        return edits[0]
     env: dict[str, str] = {}
     for one in edits:
         env.update(one.env)

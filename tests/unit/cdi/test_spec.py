@@ -174,3 +174,8 @@ def test_equal_specs_have_equal_bytes():
     assert first == second
     assert first.endswith(b"}\n")
     assert first.count(b"\n") == 1
+
+
+def test_merge_of_one_keeps_nothing_twice_either():
+    twice = ContainerEdits(device_nodes=(DeviceNode(path="/dev/a"), DeviceNode(path="/dev/a", minor=7)))
+    assert merge(twice).device_nodes == (DeviceNode(path="/dev/a", minor=7),)
