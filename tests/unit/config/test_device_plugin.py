@@ -75,10 +75,13 @@ def test_mps_fails_requests_for_several_unless_told_otherwise():
     assert not decode_config({"sharing": {"mps": relaxed}}, "c").sharing.fail_requests_greater_than_one
 
 
-def test_what_has_no_effect_is_named():
-    document = {"flags": {"gdsEnabled": True, "failOnInitError": False}}
-    (note,) = decode_config(document, "c").flags.unused
-    assert note.startswith("c: flags.failOnInitError: this driver always waits")
+@pytest.mark.parametrize(
+    ("flag", "value", "why"),
+    [("failOnInitError", False, "this driver always waits"), ("mpsRoot", "/run/nvidia/mps", "MPS daemons have their")],
+)
+def test_what_has_no_effect_is_named(flag, value, why):
+    (note,) = decode_config({"flags": {"gdsEnabled": True, flag: value}}, "c").flags.unused
+    assert note.startswith(f"c: flags.{flag}: {why}")
 
 
 @pytest.mark.parametrize(
