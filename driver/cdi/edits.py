@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 from types import MappingProxyType
@@ -142,7 +143,7 @@ class _Found:
         self.mounts = mounts
         self.hooks = found_hooks
         self._loaded = loaded
-        self._stamps = {path: _stamp(path) for path in watched}
+        self._stamps = {path: _stamp(path) for path in map(str, watched)}
         newest = max((stamp[1] for stamp in self._stamps.values() if stamp), default=0)
         self._settled = time.time_ns() - newest > _SETTLED_NS
 
@@ -155,9 +156,9 @@ class _Found:
         )
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: str) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = os.stat(path)  # noqa: PTH116 (some thirty of them for each claim)
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns
