@@ -92,10 +92,14 @@ class World:
         self.startup = {"slices published": published - began, "registered": registered - began}
 
     async def _published(self) -> float:
+        """Wait for all slices of the pool: only then is it whole to a scheduler."""
+        seen: set[str] = set()
         async for event in self.api.watch(SLICES, field_selector=f"spec.nodeName={NODE}"):
             if event.type in {"ADDED", "MODIFIED"}:
-                return time.perf_counter()
-        raise RuntimeError("the watch ended before a slice came")
+                seen.add(event.object["metadata"]["name"])
+                if len(seen) == event.object["spec"]["pool"]["resourceSliceCount"]:
+                    return time.perf_counter()
+        raise RuntimeError("the watch ended before all slices came")
 
     async def _registered(self) -> float:
         """Act as the kubelet's plugin watcher: connect to the socket once it is there."""
