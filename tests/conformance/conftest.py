@@ -38,7 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     suite_options.read(config)  # refuses what does not go together before anything starts
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a run that is cancelled cleans up, too
+        # A run that is cancelled cleans up, too: as after Ctrl-C, for which asyncio cancels the case instead of raising
+        # in the middle of it.
+        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     config.option.fold_skipped = False  # what was skipped is part of the result, by name
     config.addinivalue_line("markers", "gpus(count, pattern='', linked=False): what GPUs one node must have")
     config.addinivalue_line("markers", "driver(flag=value, ...): settings of the driver beside its usual ones")
