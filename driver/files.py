@@ -8,6 +8,7 @@ reads sees the old bytes or the new ones, after a power cut too. Temporary files
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from driver.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _TEMP_SUFFIX = ".tmp"
@@ -113,6 +114,27 @@ def sync_directory(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock that other processes honour, on a file made for it; the kernel frees it when its holder dies. Blocks.
+
+    :raises StorageError: the file can't be opened or locked.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise StorageError.of("open", path, exc) from exc
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as exc:
+            raise StorageError.of("lock", path, exc) from exc
+        yield
     finally:
         os.close(handle)
 

@@ -7,13 +7,12 @@ and for the specification, that it was written in; at any other time the GPU is 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 from typing import TYPE_CHECKING
 
 from driver.errors import DriverError, InvalidValueError, InventoryError
-from driver.files import write_atomic
+from driver.files import locked, write_atomic
 from driver.inventory.fake_mig import Board, ComputeInstance, GpuInstance
 from driver.model.decode import Fields
 from driver.model.mig import Placement
@@ -66,14 +65,11 @@ class FakeMigFile:
         if self._file is None:
             yield
             return
-        path = self._file.with_suffix(".lock")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = path.open("a")
-        except OSError as exc:
-            raise InventoryError(f"cannot lock the state of the fake GPUs, {path}: {exc.strerror or exc}") from exc
-        with handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self._file.with_suffix(".lock")))
+            except DriverError as exc:
+                raise InventoryError(f"the state of the fake GPUs can't be used: {exc}") from exc
             yield
 
     def _save(self, gpu_uuid: str, board: Board) -> None:

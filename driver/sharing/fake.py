@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from driver import files
-from driver.errors import SettingNotSupportedError, StorageError
+from driver.errors import SettingNotSupportedError
 from driver.file_watch import stamp
 from driver.model import names
 from driver.sharing.base import COMPUTE_MODES, DEFAULT_TIME_SLICE, ClientEdits, MpsSpec, client_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator
+    from collections.abc import Awaitable, Callable, Collection
     from pathlib import Path
 
     from driver.sharing.base import OnDeath
@@ -45,25 +44,13 @@ class FakeState:
 
         :raises StorageError: the file can't be written.
         """
-        with self._locked():
+        with files.locked(self._file.with_name(f"{self._file.name}.lock")):
             self._refresh(anew=True)
             values = {**self._values, kind: {**self._values.get(kind, {}), name: value}}
             if value is None:
                 del values[kind][name]
             files.write_atomic(self._file, json.dumps(values).encode(), durable=False)
             self._values = values
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        path = self._file.with_name(f"{self._file.name}.lock")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = path.open("a")
-        except OSError as exc:
-            raise StorageError(f"cannot lock the state of the fake GPUs, {path}: {exc.strerror or exc}") from exc
-        with handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
 
     def _refresh(self, *, anew: bool = False) -> None:
         """Read the file again if it is another than the last time; `anew`: even if it looks the same."""

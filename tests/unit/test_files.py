@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import resource
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -106,3 +108,25 @@ def test_sweep_removes_only_temporary_files(tmp_path: Path) -> None:
 )
 def test_a_failure_says_what_to_do_where_that_can_be_told(number: int, says: str) -> None:
     assert str(StorageError.of("write", "/x/y", OSError(number, os.strerror(number)))) == says
+
+
+def test_a_lock_lets_one_in_at_a_time_and_is_free_after(tmp_path: Path) -> None:
+    path, order = tmp_path / "new" / "lock", []
+
+    def other() -> None:
+        with files.locked(path):
+            order.append("other")
+
+    with files.locked(path):
+        thread = threading.Thread(target=other)
+        thread.start()
+        with path.open("a") as handle, pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "other"]
+
+
+def test_a_lock_that_can_not_be_had_says_where(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=f"cannot open {tmp_path}: Is a directory"), files.locked(tmp_path):
+        pass
