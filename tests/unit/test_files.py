@@ -130,3 +130,13 @@ def test_a_lock_lets_one_in_at_a_time_and_is_free_after(tmp_path: Path) -> None:
 def test_a_lock_that_can_not_be_had_says_where(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=f"cannot open {tmp_path}: Is a directory"), files.locked(tmp_path):
         pass
+
+
+def test_no_two_contents_look_the_same_however_fast_they_follow(tmp_path: Path) -> None:
+    """The kernel gives freed inodes again, and dates files by a clock that ticks every few ms."""
+    path, seen = tmp_path / "a", set()
+    for number in range(200):
+        files.write_atomic(path, f"{number:03}".encode(), durable=False)
+        status = path.stat()
+        seen.add((status.st_ino, status.st_mtime_ns, status.st_size))
+    assert len(seen) == 200
