@@ -221,7 +221,7 @@ class ClaimState:
             if self._is_sound(record) and is_of(record, allocation):
                 self._cdi.restore(record)
                 return record.answer
-            if effects := self._to_undo(record):
+            if effects := self._to_undo(record, writes=writes):
                 self._cdi.files.remove(uid)
                 return _undo(record, effects, writes)
         others = self._others(uid, writes)
@@ -322,11 +322,16 @@ class ClaimState:
         drops.append(operation.uid)
         return None
 
-    def _to_undo(self, record: Record, drops: Collection[str] = ()) -> tuple[Effect, ...]:
-        """Return what nobody else wants; claims of `drops`, which go in the same batch, want nothing any more."""
+    def _to_undo(
+        self, record: Record, drops: Collection[str] = (), writes: Iterable[Record] = ()
+    ) -> tuple[Effect, ...]:
+        """Return what nobody else wants. Of claims in the same batch counts what it makes of them.
+
+        Those of `drops` want nothing any more; those of `writes` want what is written.
+        """
         if not record.effects:
             return ()
-        others = [other for other in self._others(record.claim.uid) if other.claim.uid not in drops]
+        others = [other for other in self._others(record.claim.uid, writes) if other.claim.uid not in drops]
         return to_undo(record, others, self._boot_id)
 
 

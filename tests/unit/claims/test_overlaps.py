@@ -8,9 +8,15 @@ from typing import Any
 
 import pytest
 
+from driver.claims.allocation import decode
+from driver.claims.effect import TimeSlice
+from driver.claims.holding import Holding
+from driver.claims.operations import Prepare, Undo
+from driver.claims.record import Record, RecordedDevice
+from driver.claims.store import RecordStore
 from driver.errors import ApiUnavailableError, SupersededError
-from tests.unit.claims.harness import Harness, deadline, devices, instance
-from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
+from tests.unit.claims.harness import SHARE, Harness, deadline, devices, instance
+from tests.unit.claims.helpers import NODE, Claims, Node, claim, ref, result, uid
 
 
 async def test_S10_an_unprepare_during_a_retrying_prepare_leaves_no_ghost(harness: Harness) -> None:
@@ -81,3 +87,20 @@ async def test_a_claim_allocated_anew_replaces_what_was_prepared(harness: Harnes
     assert harness.node.cdi.devices(uid(1)) == ("gpu-3",)
     harness.claims.add(claim(2, result("gpu-0")))
     assert devices(await harness.prepare(2)) == ["gpu-0"]
+
+
+async def test_of_two_claims_that_leave_a_common_effect_in_one_turn_the_second_undoes_it(node: Node) -> None:
+    """Both are allocated anew: each alone would think that the other still wants it."""
+    state = node.state()
+    state.recover()
+    slice_ = TimeSlice(gpu="GPU-0", level=3, found=0)
+    shares = [Holding(device="gpu-0", gpu_uuid="GPU-0", share_id=share) for share in (SHARE, SHARE[:-1] + "d")]
+    store = RecordStore(node.claims_dir)
+    for number, holding in zip((1, 2), shares, strict=True):
+        device = RecordedDevice(request="gpus", pool=NODE, holding=holding, kind="gpu")
+        store.put([Record(claim=ref(number), boot_id=node.boot_id, devices=(device,), effects=(slice_,))])
+    moved = [decode(claim(number, result(f"gpu-{number}")), ref(number)) for number in (1, 2)]
+    outcomes = state.run([Prepare(allocation=one, since=time.monotonic_ns()) for one in moved])
+    assert isinstance(outcomes[0], tuple)
+    assert isinstance(outcomes[1], Undo)
+    assert outcomes[1].effects == (slice_,)
