@@ -336,9 +336,13 @@ class ClaimEngine:
                 raise outcome
 
     async def _undo(self, undo: Undo) -> None:
-        for effect in undo.effects:
-            await self._runner.undo(effect)
-        outcome = await self._turns.do(Drop(record=undo.record))
+        outcome: Outcome = undo
+        undone: tuple[Effect, ...] = ()
+        while isinstance(outcome, Undo):  # again, if meanwhile another claim gave up what both had
+            for effect in outcome.effects:
+                await self._runner.undo(effect)
+            undone += outcome.effects
+            outcome = await self._turns.do(Drop(record=undo.record, undone=undone))
         if isinstance(outcome, DriverError):
             raise outcome
 

@@ -68,9 +68,13 @@ class Unprepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """All of a record is undone: remove it, if it is still that one."""
+    """`undone` is undone: remove the record, if it is still that one and nothing else is left to undo.
+
+    Meanwhile another claim may have given up what it had in common with this one; then the answer is `Undo`.
+    """
 
     record: Record
+    undone: tuple[Effect, ...]
 
     @property
     def uid(self) -> str:

@@ -208,9 +208,7 @@ class ClaimState:
             case Abandon():
                 return self._abandon(operation, drops)
             case Drop():
-                if self._store.records.get(operation.uid) == operation.record:
-                    drops.append(operation.uid)
-                return None
+                return self._drop(operation, drops)
 
     def _prepare(self, operation: Prepare, writes: list[Record]) -> Outcome:
         """Answer from the record on disk if it is sound; else record anew, with the CDI file or with the intent."""
@@ -319,6 +317,15 @@ class ClaimState:
         self._cdi.files.remove(operation.uid)
         if effects := self._to_undo(operation.record, drops):
             return Undo(record=operation.record, effects=effects)
+        drops.append(operation.uid)
+        return None
+
+    def _drop(self, operation: Drop, drops: list[str]) -> Outcome:
+        if self._store.records.get(operation.uid) != operation.record:
+            return None
+        left = [one for one in self._to_undo(operation.record, drops) if one not in operation.undone]
+        if left:
+            return Undo(record=operation.record, effects=tuple(left))
         drops.append(operation.uid)
         return None
 
