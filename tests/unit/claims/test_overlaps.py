@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from driver.claims.allocation import decode
 from driver.claims.effect import TimeSlice
 from driver.claims.holding import Holding
-from driver.claims.operations import Prepare, Undo
+from driver.claims.operations import Drop, Prepare, Undo, Unprepare
 from driver.claims.record import Record, RecordedDevice
 from driver.claims.store import RecordStore
 from driver.errors import ApiUnavailableError, SupersededError
 from tests.unit.claims.harness import SHARE, Harness, deadline, devices, instance
 from tests.unit.claims.helpers import NODE, Claims, Node, claim, ref, result, uid
+
+if TYPE_CHECKING:
+    from driver.claims.effect import Effect
 
 
 async def test_S10_an_unprepare_during_a_retrying_prepare_leaves_no_ghost(harness: Harness) -> None:
@@ -94,13 +97,40 @@ async def test_of_two_claims_that_leave_a_common_effect_in_one_turn_the_second_u
     state = node.state()
     state.recover()
     slice_ = TimeSlice(gpu="GPU-0", level=3, found=0)
-    shares = [Holding(device="gpu-0", gpu_uuid="GPU-0", share_id=share) for share in (SHARE, SHARE[:-1] + "d")]
-    store = RecordStore(node.claims_dir)
-    for number, holding in zip((1, 2), shares, strict=True):
-        device = RecordedDevice(request="gpus", pool=NODE, holding=holding, kind="gpu")
-        store.put([Record(claim=ref(number), boot_id=node.boot_id, devices=(device,), effects=(slice_,))])
+    for number, share in ((1, SHARE), (2, SHARE[:-1] + "d")):
+        RecordStore(node.claims_dir).put([_prepared(node, number, ("gpu-0", "GPU-0"), share=share, effects=(slice_,))])
     moved = [decode(claim(number, result(f"gpu-{number}")), ref(number)) for number in (1, 2)]
     outcomes = state.run([Prepare(allocation=one, since=time.monotonic_ns()) for one in moved])
     assert isinstance(outcomes[0], tuple)
     assert isinstance(outcomes[1], Undo)
     assert outcomes[1].effects == (slice_,)
+
+
+async def test_what_another_claim_gives_up_while_a_claim_is_undone_is_undone_before_its_record_goes(
+    node: Node,
+) -> None:
+    """The other one leaves what both have to this one's record, which has decided already what it undoes."""
+    state = node.state()
+    state.recover()
+    own, common = (TimeSlice(gpu=gpu, level=3, found=0) for gpu in ("GPU-1", "GPU-0"))
+    first = _prepared(node, 1, ("gpu-1", "GPU-1"), effects=(own, common))
+    second = _prepared(node, 2, ("gpu-0", "GPU-0"), effects=(common,))
+    RecordStore(node.claims_dir).put([first, second])
+    (begun,) = state.run([Unprepare(claim=ref(1))])
+    assert isinstance(begun, Undo)
+    assert begun.effects == (own,)
+    assert state.run([Unprepare(claim=ref(2))]) == [None]
+    (more,) = state.run([Drop(record=begun.record, undone=begun.effects)])
+    assert isinstance(more, Undo)
+    assert more.effects == (common,)
+    assert state.run([Drop(record=begun.record, undone=(own, common))]) == [None]
+    assert state.records() == ()
+
+
+def _prepared(
+    node: Node, number: int, device: tuple[str, str], *, share: str | None = None, effects: tuple[Effect, ...]
+) -> Record:
+    """Return the record of a claim that is prepared; `device` is a name and its GPU's UUID."""
+    holding = Holding(device=device[0], gpu_uuid=device[1], share_id=share)
+    recorded = RecordedDevice(request="gpus", pool=NODE, holding=holding, kind="gpu")
+    return Record(claim=ref(number), boot_id=node.boot_id, devices=(recorded,), effects=effects)
