@@ -6,7 +6,6 @@ peer's, whose file it replaces.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from driver import files
 from driver.cdi import spec
 from driver.cdi.spec import NO_EDITS, ContainerEdits
 from driver.errors import DriverError, StorageError
+from driver.model.json_object import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -161,6 +161,6 @@ def _is_twin(path: Path) -> bool:
     if path.suffix == ".yaml":
         return path.is_file()  # not ours to parse; by its name it is of this kind
     try:
-        return bool(json.loads(path.read_bytes()).get("kind") == KIND)
+        return bool(parse_json(path.read_bytes()).get("kind") == KIND)
     except (OSError, ValueError, AttributeError):
         return False

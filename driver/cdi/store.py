@@ -7,13 +7,13 @@ but not synced. Names follow the peer's scheme with JSON inside: `k8s.gpu.nvidia
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import TYPE_CHECKING
 
 from driver import files
 from driver.errors import InvalidValueError, StorageError
 from driver.model import names
+from driver.model.json_object import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ class CdiStore:
         :raises InvalidValueError: the UID is no UID.
         """
         try:
-            spec = json.loads(self.path(claim_uid).read_bytes())
+            spec = parse_json(self.path(claim_uid).read_bytes())
             return tuple(str(device["name"]).removeprefix(f"{claim_uid}-") for device in spec["devices"])
         except (OSError, ValueError, LookupError, TypeError):
             return ()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from driver import files
 from driver.errors import InvalidValueError, StorageError
 from driver.model import names
+from driver.model.json_object import parse_json
 from driver.model.mig import Placement
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Ledger:
         """
         try:
             with path.open("rb") as file:
-                entry = json.loads(file.read(_MAX_BYTES))
+                entry = parse_json(file.read(_MAX_BYTES))
             made = _decode(entry)
             if path != self._path(made.gpu, made.placement):
                 raise StorageError(f"{path} is of another placement: {made.placement} of {made.gpu}")

@@ -12,19 +12,22 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from driver.claims import effect
 from driver.claims.allocation import ClaimRef
 from driver.claims.holding import Holding
 from driver.errors import InvalidValueError, RecordError
 from driver.model import names
+from driver.model.json_object import parse_json
 from driver.model.mig import Placement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from driver.claims.effect import Effect
+
+T = TypeVar("T")
 
 FORMAT: Final = "gpu-dra-claim"
 VERSION: Final = 1
@@ -152,8 +155,10 @@ def _decode_body(payload: bytes) -> Record:
     try:
         claim = body.pop("claim")
         return Record(
-            claim=ClaimRef(namespace=claim["namespace"], name=claim["name"], uid=names.check_uid(claim["uid"])),
-            boot_id=body.pop("bootID"),
+            claim=ClaimRef(
+                namespace=str(claim["namespace"]), name=str(claim["name"]), uid=names.check_uid(claim["uid"])
+            ),
+            boot_id=str(body.pop("bootID")),
             ready=body.pop("ready") is True,
             pod_claim=str(body.pop("podClaim", "")),
             devices=tuple(_decode_device(device) for device in body.pop("devices")),
@@ -189,7 +194,7 @@ def _decode_device(item: Mapping[str, Any]) -> RecordedDevice:
         device=str(rest.pop("device")),
         gpu_uuid=str(rest.pop("gpu")),
         placement=Placement(int(placement[0]), int(placement[1])) if placement else None,
-        share_id=rest.pop("shareID"),
+        share_id=_optional(str, rest.pop("shareID")),
         admin_access=rest.pop("adminAccess") is True,
     )
     return RecordedDevice(
@@ -197,15 +202,19 @@ def _decode_device(item: Mapping[str, Any]) -> RecordedDevice:
         pool=str(rest.pop("pool")),
         kind=str(rest.pop("kind")),
         holding=holding,
-        memory_limit=rest.pop("memoryLimit"),
-        thread_percentage=rest.pop("threadPercentage"),
+        memory_limit=_optional(int, rest.pop("memoryLimit")),
+        thread_percentage=_optional(int, rest.pop("threadPercentage")),
         unknown=MappingProxyType(rest),
     )
 
 
+def _optional(kind: Callable[[Any], T], value: Any) -> T | None:
+    return None if value is None else kind(value)
+
+
 def _json_object(data: bytes, what: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(data)
+        value = parse_json(data)
     except ValueError as exc:
         raise RecordError(f"{what} is no JSON ({exc})") from exc
     if not isinstance(value, dict):

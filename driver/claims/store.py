@@ -217,12 +217,17 @@ def _signature(stat: os.stat_result) -> _Signature:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open_warily) as file:
             return file.read(codec.MAX_BYTES + 1)
     except OSError as exc:
         if exc.errno in _NOT_ITS_FAULT:
             raise StorageError.of("read", path, exc) from exc
         raise RecordError(f"it can't be read: {exc.strerror or exc}") from exc
+
+
+def _open_warily(path: str, flags: int) -> int:
+    """Open what somebody may have left there: a pipe is not waited for, a link is not followed."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _inspect(uid: str, path: Path) -> Quarantined:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import json
 import socket
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import DriverError
+from driver.model.json_object import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ class _Connection(http.client.HTTPConnection):
 
 def _decoded(data: bytes) -> dict[str, Any] | None:
     try:
-        status = json.loads(data)
+        status = parse_json(data)
     except ValueError:
         return None
     return status if isinstance(status, dict) and isinstance(status.get("gpus"), list) else None

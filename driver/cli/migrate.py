@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 from driver.cli import output
 from driver.errors import DriverError, InvalidValueError, SettingsError
+from driver.model.json_object import parse_json
 from driver.settings import add_flags, load_settings
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def read_status(settings: Settings) -> dict[str, Any]:
 
     file = settings.state / STATUS_FILE
     try:
-        status: dict[str, Any] = json.loads(file.read_bytes())
+        status: dict[str, Any] = parse_json(file.read_bytes())
         gpus: list[dict[str, Any]] = status["gpus"]
     except FileNotFoundError as exc:
         raise SettingsError(f"no agent has run on this node: there is no {file}; give its --kubelet-root") from exc

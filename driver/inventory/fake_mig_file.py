@@ -15,6 +15,7 @@ from driver.errors import DriverError, InvalidValueError, InventoryError
 from driver.files import locked, write_atomic
 from driver.inventory.fake_mig import Board, ComputeInstance, GpuInstance
 from driver.model.decode import Fields
+from driver.model.json_object import parse_json
 from driver.model.mig import Placement
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _digest(boot_id: str, facts: MigState) -> str:
 
 
 def _read(file: Path) -> dict[str, object]:
-    fields = Fields(json.loads(file.read_bytes()), str(file), separator=": ")
+    fields = Fields(parse_json(file.read_bytes()), str(file), separator=": ")
     fields.integer("version", 1, 1)
     entries = fields.take("gpus")
     fields.done()

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 from driver.errors import ApiUnavailableError
 from driver.kube import config, failures, lines
+from driver.model.json_object import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -173,8 +174,8 @@ class KubeClient:
 
     def _decoded(self, method: str, path: str, data: bytes) -> JsonObject:
         try:
-            value = json.loads(data)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(data)
+        except ValueError as error:
             raise ApiUnavailableError(f"{method} {path}: {self.server} answered with no JSON: {error}") from error
         if not isinstance(value, dict):
             raise ApiUnavailableError(f"{method} {path}: {self.server} answered with {type(value).__name__}, no object")
@@ -198,9 +199,9 @@ def _named(item: object) -> bool:
 
 def _event(path: str, line: bytes) -> WatchEvent:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
         kind, item = value["type"], value["object"]
-    except (ValueError, RecursionError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ApiUnavailableError(f"watch {path}: a line is no watch event: {error!r}") from error
     if not isinstance(item, dict):
         raise ApiUnavailableError(f"watch {path}: an event without an object")

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from driver.errors import ApiUnauthorizedError
+from driver.model.json_object import parse_json
 
 _TIME_LIMIT = 60.0  # seconds of one run
 _EARLY = timedelta(seconds=30)  # before the expiry another token is asked for
@@ -93,11 +94,11 @@ async def _output(command: str, process: asyncio.subprocess.Process) -> bytes:
 
 def _credential(command: str, output: bytes) -> tuple[str, datetime | None]:
     try:
-        status: Any = json.loads(output)["status"]
+        status: Any = parse_json(output)["status"]
         token = status.get("token")
         expiry = status.get("expirationTimestamp")
         expires = datetime.fromisoformat(expiry) if expiry else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         # from None: the output holds the token
         raise ApiUnauthorizedError(f"credential plugin {command} printed no ExecCredential") from None
     if not isinstance(token, str) or not token:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from driver.errors import (
     ApiUnauthorizedError,
     ApiUnavailableError,
 )
+from driver.model.json_object import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,8 +36,8 @@ _LONGEST_WAIT = 3600.0  # seconds; a server that asks for more is not believed
 def from_answer(operation: str, status: int, body: bytes, headers: Mapping[str, str]) -> ApiError:
     """Return the error for an HTTP answer; `operation` says what was asked (`GET /api/v1/nodes/a`)."""
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
+        value = parse_json(body)
+    except ValueError:
         value = None
     if not isinstance(value, dict):
         value = {"message": body.decode(errors="replace")}

@@ -14,6 +14,7 @@ from driver.files import write_atomic
 from driver.model.decode import Fields
 from driver.model.health_chart import MAX_XIDS, SeenXid
 from driver.model.health_rules import MAX_XID
+from driver.model.json_object import parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,8 +45,8 @@ class HealthMemory:
             log.warning("cannot read %s, earlier XIDs are forgotten: %s", self._file, exc.strerror)
             return {}
         try:
-            return self._decoded(json.loads(data))
-        except (InvalidValueError, ValueError, TypeError, RecursionError) as exc:
+            return self._decoded(parse_json(data))
+        except (InvalidValueError, ValueError, TypeError) as exc:
             log.warning("%s is no use, earlier XIDs are forgotten: %s", self._file, exc)
             return {}
 

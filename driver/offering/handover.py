@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from driver import files
 from driver.errors import DriverError, StorageError
+from driver.model.json_object import parse_json
 from driver.model.ownership import ALL_DRA, HANDING_OVER, Holders, Owner, Ownership, assign, wanted_owners
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ def _bare(uuid: str, one: Ownership) -> dict[str, Any]:
 def _load(file: Path) -> dict[str, Ownership]:
     """Return what a former process decided; nothing if there is no such file, or a bad one (holders still count)."""
     try:
-        body = json.loads(file.read_bytes())
+        body = parse_json(file.read_bytes())
         entries = [*body["gpus"], *body["absent"]]
         return {
             str(one["uuid"]): Ownership(

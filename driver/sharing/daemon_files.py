@@ -11,7 +11,6 @@ a daemon carries the directory's name in its environment, by which strays are fo
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from driver.errors import InvalidValueError, StorageError
 from driver.model import names
+from driver.model.json_object import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ class DaemonFiles:
     def owner(self, boot_id: str) -> tuple[int, str] | None:
         """Return pid and tag of the daemon if it runs: the very process that wrote the file, not a later namesake."""
         try:
-            value = json.loads(self.identity.read_bytes())
+            value = parse_json(self.identity.read_bytes())
             pid, started, boot, tag = int(value["pid"]), value["started"], value["boot"], str(value["tag"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -12,6 +12,7 @@ from driver import files
 from driver.errors import SettingNotSupportedError
 from driver.file_watch import stamp
 from driver.model import names
+from driver.model.json_object import parse_json
 from driver.sharing.base import COMPUTE_MODES, DEFAULT_TIME_SLICE, ClientEdits, MpsSpec, client_edits
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class FakeState:
             return
         self._values, self._stamp = {"boot": self._boot_id}, found
         with suppress(OSError, ValueError, TypeError):
-            values = dict(json.loads(self._file.read_bytes()))
+            values = dict(parse_json(self._file.read_bytes()))
             if values.get("boot") == self._boot_id:
                 self._values = values
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from driver import files
 from driver.errors import DriverError
 from driver.model.device import FullGpu
+from driver.model.json_object import parse_json
 from driver.sharing.base import MpsSpec
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def specs(resources: Iterable[Resource]) -> dict[str, MpsSpec]:
 
 def _load(file: Path) -> dict[str, str]:
     try:
-        return {str(uuid): str(mode) for uuid, mode in json.loads(file.read_bytes()).items()}
+        return {str(uuid): str(mode) for uuid, mode in parse_json(file.read_bytes()).items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError) as exc:

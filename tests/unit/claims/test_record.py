@@ -135,6 +135,8 @@ GOOD = record.encode(sample())
         (resign(b"{}"), "not that of a record"),
         (resign(b"[1]"), "content is no JSON object"),
         (resign(b"\xff"), "content is no JSON"),
+        (resign(b'{"a":' * 100_000), "content is no JSON"),
+        (b"[" * 100_000 + b"\n{}\n", "first line is no JSON"),
         (b"x" * (record.MAX_BYTES + 1), "more than any record"),
     ],
 )
@@ -147,3 +149,22 @@ def test_another_claims_record_is_refused() -> None:
     with pytest.raises(RecordError, match="another claim"):
         record.decode(GOOD, uid(2))
     assert record.salvage(GOOD, uid(2)) is None
+
+
+DEEP = b'{"devices":' + b"[" * 100_000
+ENDLESS = GOOD.splitlines()[1].replace(b'"placement":null', b'"placement":[1e999,1]')
+NO_TEXTS = GOOD.splitlines()[1].replace(b'"name":"claim-1"', b'"name":7').replace(b'"bootID":"boot-1"', b'"bootID":[]')
+NO_LIMIT = GOOD.splitlines()[1].replace(b'"memoryLimit":null', b'"memoryLimit":{}')
+
+
+@pytest.mark.parametrize("payload", [DEEP, ENDLESS, NO_LIMIT])
+def test_S1_what_json_has_no_words_for_is_no_record_and_nothing_is_salvaged(payload: bytes) -> None:
+    with pytest.raises(RecordError):
+        record.decode(resign(payload), uid(1))
+    assert record.salvage(resign(payload, sha256="0"), uid(1)) is None
+
+
+def test_what_is_salvaged_has_texts_where_others_expect_them() -> None:
+    found = record.salvage(resign(NO_TEXTS, sha256="0"), uid(1))
+    assert found is not None
+    assert (found.claim.name, found.boot_id) == ("7", "[]")

@@ -112,7 +112,7 @@ def test_a_process_without_file_handles_left_does_not_put_records_aside(
         store.put([record(1)])
     other = RecordStore(store.directory)
     with other.lock:
-        monkeypatch.setattr("pathlib.Path.open", _no_handles)
+        monkeypatch.setattr("os.open", _no_handles)
         with pytest.raises(StorageError, match="Too many open files"):
             other.refresh()
         monkeypatch.undo()
@@ -121,7 +121,7 @@ def test_a_process_without_file_handles_left_does_not_put_records_aside(
         assert not other.quarantined
 
 
-def _no_handles(path: Path, mode: str) -> None:
+def _no_handles(path: str, flags: int) -> int:
     raise OSError(errno.EMFILE, "Too many open files")
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from typing import TYPE_CHECKING
 
 import pytest
 
 from driver.errors import DeviceHeldError, DeviceNotReadyError, RecordError
 from tests.unit.claims.harness import devices, instance
 from tests.unit.claims.helpers import Claims, Node, claim, result, uid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def flip(data: bytes) -> bytes:
@@ -104,6 +110,32 @@ async def test_S2_unprepare_with_an_unreadable_record_is_an_error_and_keeps_the_
         kept.unlink()  # what the message says to do
         assert await one.unprepare(1) is None
     assert node.leftovers() == []
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000 + b"\n{}\n", b"{}\n" + b'{"a":' * 100_000 + b"\n"])
+async def test_S1_a_record_nested_without_end_costs_its_own_claim_only(
+    node: Node, claims: Claims, content: bytes
+) -> None:
+    for number in (1, 2):
+        claims.add(claim(number, result(f"gpu-{number - 1}")))
+    async with instance(node, claims) as before:
+        await before.prepare(1)
+    (node.claims_dir / f"{uid(1)}.json").write_bytes(content)
+    (node.cdi.path(uid(1))).write_bytes(content)
+    async with instance(node, claims) as after:  # which is also that an agent starts
+        assert node.quarantined == [uid(1)]
+        assert devices(await after.prepare(2)) == ["gpu-1"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("/dev/zero")])
+async def test_S1_what_is_no_file_is_put_aside_unread(
+    node: Node, claims: Claims, make: Callable[[Path], object]
+) -> None:
+    claims.add(claim(2, result("gpu-1")))
+    async with instance(node, claims) as one:
+        make(node.claims_dir / f"{uid(1)}.json")
+        assert devices(await one.prepare(2, within=5)) == ["gpu-1"]
+        assert node.quarantined == [uid(1)]
 
 
 async def test_a_foreign_file_is_quarantined_and_other_names_are_left_alone(node: Node, claims: Claims) -> None:
