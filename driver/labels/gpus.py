@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 # By CUDA compute capability, the newest first.
 _FAMILIES = (
-    ((13, 0), "undefined"),
+    ((14, 0), "undefined"),
+    ((13, 0), "rubin"),
     ((10, 0), "blackwell"),
     ((9, 0), "hopper"),
     ((8, 9), "ada-lovelace"),

@@ -39,8 +39,8 @@ def mig_labels(snapshot: Snapshot, options: LabelOptions) -> dict[str, str]:
 
 def _mixed(snapshot: Snapshot, options: LabelOptions) -> dict[str, str]:
     found: dict[str, str] = {}
-    for profile, slices in _by_profile(snapshot.gpus, snapshot).items():
-        name = f"mig-{profile.replace('+', '.')}"  # as the resource
+    for slices in _by_profile(snapshot.gpus, snapshot).values():
+        name = f"mig-{_plain(slices[0].instance)}"  # as the resource
         key = label_value(name)
         if len(f"{key}.sharing-strategy") <= MAX:  # always so with real profiles
             found |= _slices(f"{PREFIX}{key}", name, slices, snapshot, options)
@@ -81,9 +81,14 @@ def _slices(key: str, default: str, slices: list[_Slice], snapshot: Snapshot, op
     instance = next(one.instance for one in slices if (label_value(one.gpu.product) or UNKNOWN) == product)
     rule = sharing_of(resource_of(instance.name, config.mig, default, config), snapshot, config)
     return {
-        **resource(key, (product, f"MIG-{instance.name}"), rule, config, count=len(slices)),
+        **resource(key, (product, f"MIG-{_plain(instance)}"), rule, config, count=len(slices)),
         **{f"{key}.{name}": str(value) for name, value in _attributes(instance).items()},
     }
+
+
+def _plain(instance: MigInstance) -> str:
+    """Return the profile as labels and resources name it, where no `+` may stand: `1g.10gb.me`."""
+    return instance.name.replace("+", ".")
 
 
 def _attributes(instance: MigInstance) -> dict[str, int]:

@@ -110,6 +110,7 @@ def test_A15_any_product_is_a_label_value(product, label):
         ((9, 0), "hopper"),
         ((10, 0), "blackwell"),
         ((12, 0), "blackwell"),
+        ((13, 0), "rubin"),
         ((99, 9), "undefined"),
     ],
 )

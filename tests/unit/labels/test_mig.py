@@ -113,10 +113,12 @@ def test_strategy_mixed_shared_by_profile():
     assert two == [f"{H100}-MIG-2g.20gb", "1", "none"]
 
 
-def test_a_profile_with_a_plus_is_a_dot_in_keys():
+def test_a_plus_of_a_profile_is_a_dot():
     found = labels(snapshot("h100@mig=1g.10gb+me"), options("mixed"))
     assert some(found, "mig-1g.10gb.me.count", "mig-1g.10gb.me.engines.ofa") == ["1", "1"]
-    assert some(found, "mig-1g.10gb.me.product") == [f"{H100}-MIG-1g.10gbme"]
+    assert some(found, "mig-1g.10gb.me.product") == [f"{H100}-MIG-1g.10gb.me"]
+    alone = labels(plugins("h100@mig=1g.10gb+me"), options("single"))
+    assert some(alone, "gpu.product", "gpu.count") == [f"{H100}-MIG-1g.10gb.me", "1"]
 
 
 def test_a_part_of_a_gpu_instance_has_its_part_of_the_multiprocessors():
