@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from driver.config.plugin_flags import PluginFlags, decode_flags
+from driver.config.plugin_flags import PluginFlags, boolean_text, decode_flags
 from driver.config.plugin_health import HealthFlags, decode_health
 from driver.errors import InvalidValueError
 from driver.model import names
@@ -22,6 +22,7 @@ VERSION = "v1"
 MAX_NAME = 63  # characters of a resource name with its prefix
 MAX_REPLICAS = 4096
 SHARED_SUFFIX = ".shared"
+IMEX_CHANNELS, IMEX_REQUIRED = "IMEX_CHANNEL_IDS", "IMEX_REQUIRED"
 
 _DEVICE_REF = re.compile(
     r"\d+(:\d+)?|(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|MIG-GPU-[0-9a-f-]{36}/\d+/\d+"
@@ -106,7 +107,7 @@ def decode_config(
     flags = decode_flags(_section(fields, "flags"), cli=cli or {}, environ=environ or {})
     prefix = flags.resource_prefix
     resources = _section(fields, "resources")
-    channels, required = _imex(_section(fields, "imex"))
+    channels, required = _imex(_section(fields, "imex"), environ or {})
     config = PluginConfig(
         flags=flags,
         gpus=_patterns(resources, "gpus", prefix),
@@ -234,15 +235,28 @@ def _check_twice(resources: tuple[Replicas, ...]) -> None:
 # --- the rest --------------------------------------------------------------------------------------------------------
 
 
-def _imex(fields: Fields | None) -> tuple[tuple[int, ...], bool]:
-    if fields is None:
-        return (), False
-    channels = fields.take("channelIDs", [])
-    if channels not in ([], [0]) or any(isinstance(one, bool) for one in channels):
-        raise InvalidValueError(fields.at("channelIDs"), channels, "must be [] or [0]")
-    required = _switch(fields, "required", False)
-    fields.done()
-    return tuple(channels), required
+def _imex(fields: Fields | None, environ: Mapping[str, str]) -> tuple[tuple[int, ...], bool]:
+    channels: tuple[int, ...] = ()
+    required = False
+    if fields is not None:
+        channels = _channels(fields.take("channelIDs", None), fields.at("channelIDs"))
+        required = _switch(fields, "required", False)
+        fields.done()
+    if environ.get(IMEX_CHANNELS):
+        words = [word.strip() for word in environ[IMEX_CHANNELS].split(",")]
+        channels = _channels([0 if word == "0" else word for word in words], f"environment variable {IMEX_CHANNELS}")
+    if environ.get(IMEX_REQUIRED):
+        required = boolean_text(environ[IMEX_REQUIRED], f"environment variable {IMEX_REQUIRED}")
+    return channels, required
+
+
+def _channels(value: object, path: str) -> tuple[int, ...]:
+    """Return the IMEX channels; NVIDIA's plugin knows no other than 0."""
+    if value is None or value == []:
+        return ()
+    if value != [0] or isinstance(value[0], bool):
+        raise InvalidValueError(path, value, "must be [] or [0]")
+    return (0,)
 
 
 def _switch(fields: Fields, key: str, default: bool) -> bool:

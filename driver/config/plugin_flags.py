@@ -6,6 +6,7 @@ people's files are read as they are, and it is named, so that nobody wonders. Pu
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -129,7 +130,11 @@ def _choice(*allowed: str) -> Callable[[object, str], str]:
     return parse
 
 
-def _boolean_text(value: object, path: str) -> bool:
+def boolean_text(value: object, path: str) -> bool:
+    """Return a boolean of an environment variable or flag, by Go's words in any case.
+
+    :raises InvalidValueError: naming `path`.
+    """
     word = str(value).lower()
     if word not in (*_TRUE, *_FALSE):
         raise InvalidValueError(path, value, "must be true or false")
@@ -177,12 +182,14 @@ def _resource_prefix(value: object, path: str) -> str:
 
 
 def duration(value: object, path: str) -> float:
-    """Return the seconds of a Go duration (`60s`, `1m30s`).
+    """Return the seconds of a Go duration (`60s`, `1m30s`), or of `infinite`.
 
     :raises InvalidValueError: naming `path`.
     """
+    if value == "infinite":
+        return math.inf
     if not isinstance(value, str) or not _DURATION.fullmatch(value):
-        raise InvalidValueError(path, value, "must be a duration such as 60s or 1m30s")
+        raise InvalidValueError(path, value, "must be a duration such as 60s or 1m30s, or infinite")
     return sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(value))
 
 
@@ -196,20 +203,21 @@ def _flag(name: str, path: str, env: str, value: Any, text: Any = None, unused: 
 
 
 FLAGS = (
-    _flag("mig_strategy", "migStrategy", "MIG_STRATEGY", _choice(*MIG_STRATEGIES)),
-    _flag("fail_on_init_error", "failOnInitError", "FAIL_ON_INIT_ERROR", boolean, _boolean_text, _WAITS),
+    _flag("mig_strategy", "migStrategy", "MIG_STRATEGY GFD_MIG_STRATEGY", _choice(*MIG_STRATEGIES)),
+    _flag("fail_on_init_error", "failOnInitError", "FAIL_ON_INIT_ERROR GFD_FAIL_ON_INIT_ERROR",
+          boolean, boolean_text, _WAITS),
     _flag("driver_root", "nvidiaDriverRoot", "NVIDIA_DRIVER_ROOT", _absolute, None, _ROOT),
     _flag("dev_root", "nvidiaDevRoot", "NVIDIA_DEV_ROOT", _absolute, None, "the device root is the setting --dev-root"),
-    _flag("gds", "gdsEnabled", "GDS_ENABLED", boolean, _boolean_text),
-    _flag("mofed", "mofedEnabled", "MOFED_ENABLED", boolean, _boolean_text),
-    _flag("gdrcopy", "gdrcopyEnabled", "GDRCOPY_ENABLED", boolean, _boolean_text),
+    _flag("gds", "gdsEnabled", "GDS_ENABLED", boolean, boolean_text),
+    _flag("mofed", "mofedEnabled", "MOFED_ENABLED", boolean, boolean_text),
+    _flag("gdrcopy", "gdrcopyEnabled", "GDRCOPY_ENABLED", boolean, boolean_text),
     _flag("mps_root", "mpsRoot", "MPS_ROOT", _absolute, None,
           "MPS daemons have their directories below --state-dir and --mps-shm-dir here"),
     _flag("resource_prefix", "resourceNamePrefix", "RESOURCE_NAME_PREFIX", _resource_prefix),
-    _flag("node_feature_api", "useNodeFeatureAPI", "USE_NODE_FEATURE_API", boolean, _boolean_text,
-          "where labels are written is a setting of its own here"),
+    _flag("node_feature_api", "useNodeFeatureAPI", "USE_NODE_FEATURE_API GFD_USE_NODE_FEATURE_API",
+          boolean, boolean_text, "where labels are written is a setting of its own here"),
     _flag("discovery", "deviceDiscoveryStrategy", "DEVICE_DISCOVERY_STRATEGY", _choice("auto", "nvml")),
-    _flag("pass_device_specs", "plugin.passDeviceSpecs", "PASS_DEVICE_SPECS", boolean, _boolean_text),
+    _flag("pass_device_specs", "plugin.passDeviceSpecs", "PASS_DEVICE_SPECS", boolean, boolean_text),
     _flag("device_list_strategy", "plugin.deviceListStrategy", "DEVICE_LIST_STRATEGY", _strategies, _strategies_text),
     _flag("device_id_strategy", "plugin.deviceIDStrategy", "DEVICE_ID_STRATEGY", _choice(*ID_STRATEGIES)),
     _flag("cdi_annotation_prefix", "plugin.cdiAnnotationPrefix", "CDI_ANNOTATION_PREFIX", _annotation_prefix),
@@ -221,8 +229,10 @@ FLAGS = (
           _absolute, None, _ROOT),
     _flag("cdi_feature_flags", "plugin.cdiFeatureFlags", "CDI_FEATURE_FLAGS", _texts, None,
           "CDI files are made by this driver, which has no such switches"),
-    _flag("oneshot", "gfd.oneshot", "GFD_ONESHOT", boolean, _boolean_text, "the agent keeps labels current itself"),
-    _flag("no_timestamp", "gfd.noTimestamp", "GFD_NO_TIMESTAMP", boolean, _boolean_text),
+    _flag("cdi_disable_hooks", "plugin.cdiDisableHooks", "CDI_DISABLE_HOOKS", _texts, None,
+          "the hooks that the hook program knows are used"),
+    _flag("oneshot", "gfd.oneshot", "GFD_ONESHOT", boolean, boolean_text, "the agent keeps labels current itself"),
+    _flag("no_timestamp", "gfd.noTimestamp", "GFD_NO_TIMESTAMP", boolean, boolean_text),
     _flag("sleep_interval", "gfd.sleepInterval", "GFD_SLEEP_INTERVAL", duration, None,
           "labels follow changes at once, without an interval"),
     _flag("output_file", "gfd.outputFile", "GFD_OUTPUT_FILE", _absolute, None,

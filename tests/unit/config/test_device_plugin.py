@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from driver.config.device_plugin import NamePattern, decode_config
@@ -67,6 +69,29 @@ def test_flags_over_environment_over_file_over_default():
         document, "c", environ=environ, cli={"mig_strategy": "none", "pass_device_specs": "false"}
     ).flags
     assert (cli.mig_strategy, cli.pass_device_specs) == ("none", False)
+
+
+@pytest.mark.parametrize(
+    ("environ", "field", "value"),
+    [
+        ({"GFD_MIG_STRATEGY": "single"}, "mig_strategy", "single"),
+        ({"GFD_MIG_STRATEGY": "single", "MIG_STRATEGY": "mixed"}, "mig_strategy", "mixed"),
+        ({"GFD_NO_TIMESTAMP": "1"}, "gfd", {"no_timestamp": True}),
+        ({"GFD_SLEEP_INTERVAL": "infinite"}, "gfd", {"sleep_interval": math.inf}),
+    ],
+)
+def test_the_variables_of_feature_discovery(environ, field, value):
+    assert getattr(decode_config(None, "c", environ=environ).flags, field) == value
+
+
+def test_imex_channels_by_file_and_variable():
+    document = {"imex": {"channelIDs": [0], "required": True}}
+    file = decode_config(document, "c")
+    assert (file.imex_channels, file.imex_required) == ((0,), True)
+    environ = {"IMEX_CHANNEL_IDS": "0", "IMEX_REQUIRED": "false"}
+    for found in (decode_config(document, "c", environ=environ), decode_config(None, "c", environ=environ)):
+        assert (found.imex_channels, found.imex_required) == ((0,), False)
+    assert decode_config({"imex": {"channelIDs": None}}, "c").imex_channels == ()
 
 
 def test_mps_fails_requests_for_several_unless_told_otherwise():
@@ -195,6 +220,8 @@ def test_errors_name_the_path(document, words):
         ({"MIG_STRATEGY": "some"}, {}, "environment variable MIG_STRATEGY"),
         ({"PASS_DEVICE_SPECS": "yes"}, {}, "environment variable PASS_DEVICE_SPECS"),
         ({"DEVICE_LIST_STRATEGY": "envvar,"}, {}, "environment variable DEVICE_LIST_STRATEGY"),
+        ({"IMEX_CHANNEL_IDS": "0,1"}, {}, "environment variable IMEX_CHANNEL_IDS"),
+        ({"IMEX_REQUIRED": "yes"}, {}, "environment variable IMEX_REQUIRED"),
         ({}, {"mig_strategy": "some"}, "--mig-strategy"),
         ({}, {"shared_devices_allocation_policy": "spread"}, "--shared-devices-allocation-policy"),
     ],
