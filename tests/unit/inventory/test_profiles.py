@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -10,8 +10,10 @@ import yaml
 from driver.errors import InvalidValueError
 from driver.inventory import profiles
 from driver.inventory.profiles import Wiring, decode_product, find_product, load_products, load_profile
-from driver.model.mig import Placement
 from driver.model.quantity import MI
+
+if TYPE_CHECKING:
+    from driver.model.mig import MigProfile
 
 SHIPPED = Path(profiles.__file__).with_name("profiles")
 FACTS = {  # product: NVML name, architecture, capability, MiB, PCI id, SMs, links
@@ -39,6 +41,35 @@ MIG_NAMES = {
     "b200": "1g.23gb 1g.23gb+me 1g.45gb 2g.45gb 3g.90gb 4g.90gb 7g.180gb",
     "gb200": "1g.23gb 1g.23gb+me 1g.47gb 2g.47gb 3g.93gb 4g.93gb 7g.186gb",
     "rtx-pro-6000": "1g.24gb 2g.48gb 4g.96gb",
+}
+MIG_FAMILY_OF_SEVEN = [  # id, NVML's profile index, at most, starts:size
+    (19, 0, 7, "0,1,2,3,4,5,6:1"),
+    (20, 7, 1, "0,1,2,3,4,5,6:1"),
+    (15, 9, 4, "0,2,4,6:2"),
+    (14, 1, 3, "0,2,4:2"),
+    (9, 2, 2, "0,4:4"),
+    (5, 3, 1, "0:4"),
+    (0, 4, 1, "0:8"),
+]
+MIG_FAMILIES = {
+    "a30": [(14, 0, 4, "0,1,2,3:1"), (21, 7, 1, "0,1,2,3:1"), (5, 1, 2, "0,2:2"), (6, 8, 1, "0,2:2"), (0, 3, 1, "0:4")],
+    "rtx-pro-6000": [(14, 0, 4, "0,3,6,9:3"), (5, 1, 2, "0,6:6"), (0, 3, 1, "0:12")],
+}
+MIG_SIZES = {  # MiB/SM/copy/decoder/jpeg/ofa of each profile, in the order of MIG_NAMES; what is published of the GB200
+    "a30": "5952/14/1/0/0/0 5952/14/1/1/1/1 11968/28/2/2/0/0 11968/28/2/2/1/1 24000/56/4/4/1/1",
+    "a100-40": "4864/14/1/0/0/0 4864/14/1/1/1/1 9984/14/1/1/0/0 9984/28/2/1/0/0 20096/42/3/2/0/0 20096/56/4/2/0/0 "
+    "40320/98/7/5/1/1",
+    "a100-80": "9728/14/1/0/0/0 9728/14/1/1/1/1 19968/14/1/1/0/0 19968/28/2/1/0/0 40192/42/3/2/0/0 40192/56/4/2/0/0 "
+    "80896/98/7/5/1/1",
+    "h100": "9984/16/1/1/1/0 9984/16/1/1/1/1 20096/26/1/1/1/0 20096/32/2/2/2/0 40448/60/3/3/3/0 40448/64/4/4/4/0 "
+    "81152/132/8/7/7/1",
+    "h100-pcie": "9984/14/1/1/1/0 9984/14/1/1/1/1 20096/14/1/1/1/0 20096/30/2/2/2/0 40448/46/3/3/3/0 40448/62/4/4/4/0 "
+    "81152/114/8/7/7/1",
+    "h200": "16384/16/1/1/1/0 16384/16/1/1/1/1 33024/26/1/1/1/0 33024/32/2/2/2/0 71168/60/3/3/3/0 71168/64/4/4/4/0 "
+    "143360/132/8/7/7/1",
+    "b200": "20992/18/2/1/1/0 20992/18/2/1/1/1 45312/30/2/1/1/0 45312/36/4/2/2/0 91136/70/6/3/3/0 91136/72/8/4/4/0 "
+    "182784/148/16/7/7/1",
+    "gb200": "22528/18/2/1/1/0 22528/18/2/1/1/1 46592/32/2/1/1/0 46592/38/4/2/2/0",
 }
 
 
@@ -76,45 +107,50 @@ def test_M4_only_some_products_have_mig(name):
     assert names == MIG_NAMES.get(name)
 
 
-def test_mig_family_of_seven():
-    mig = load_products()["h100"].mig
+def placed(profile: MigProfile) -> tuple[int, int, int, str]:
+    starts = ",".join(str(one.start) for one in profile.placements)
+    (size,) = {one.size for one in profile.placements}
+    return profile.id, profile.index, profile.max_instances, f"{starts}:{size}"
+
+
+@pytest.mark.parametrize("name", MIG_NAMES)
+def test_where_mig_profiles_lie(name):
+    mig = load_products()[name].mig
     assert mig is not None
-    by_name = {one.name: (one.id, one.index, one.max_instances, one.placements) for one in mig.profiles}
-    assert by_name["1g.10gb"] == (19, 0, 7, tuple(Placement(start, 1) for start in range(7)))
-    assert by_name["1g.20gb"] == (15, 9, 4, tuple(Placement(start, 2) for start in (0, 2, 4, 6)))
-    assert by_name["2g.20gb"] == (14, 1, 3, tuple(Placement(start, 2) for start in (0, 2, 4)))
-    assert by_name["3g.40gb"] == (9, 2, 2, (Placement(0, 4), Placement(4, 4)))
-    assert by_name["4g.40gb"] == (5, 3, 1, (Placement(0, 4),))
-    assert by_name["7g.80gb"] == (0, 4, 1, (Placement(0, 8),))
+    assert [placed(one) for one in mig.profiles] == MIG_FAMILIES.get(name, MIG_FAMILY_OF_SEVEN)
+
+
+@pytest.mark.parametrize("name", MIG_SIZES)
+def test_mig_sizes(name):
+    mig = load_products()[name].mig
+    assert mig is not None
+    sizes = [
+        (one.memory // MI, one.multiprocessors, one.copy_engines, one.decoders, one.jpeg_engines, one.ofa_engines)
+        for one in mig.profiles
+    ]
+    known = MIG_SIZES[name].split()
+    assert ["/".join(map(str, size)) for size in sizes][: len(known)] == known
+    assert {one.encoders for one in mig.profiles} == {0}
 
 
 @pytest.mark.parametrize(
-    ("name", "profile", "engines"),
-    [
-        ("a100-40", "3g.20gb", (20096, 42, 3, 2, 0, 0)),
-        ("a100-80", "7g.80gb", (80896, 98, 7, 5, 1, 1)),
-        ("h100", "1g.10gb+me", (9984, 16, 1, 1, 1, 1)),
-        ("h100-pcie", "3g.40gb", (40448, 46, 3, 3, 3, 0)),
-        ("h200", "2g.35gb", (33024, 32, 2, 2, 2, 0)),
-        ("b200", "7g.180gb", (182784, 148, 16, 7, 7, 1)),
-        ("gb200", "2g.47gb", (46592, 38, 4, 2, 2, 0)),
-        ("a30", "2g.12gb+me", (11968, 28, 2, 2, 1, 1)),
-    ],
+    ("name", "memory", "multiprocessors"),
+    [("1g.24gb", 24192, 46), ("2g.48gb", 48512, 94), ("4g.96gb", 97408, 188)],
 )
-def test_mig_sizes(name, profile, engines):
-    mig = load_products()[name].mig
+def test_mig_sizes_of_twelve_memory_slices(name, memory, multiprocessors):
+    mig = load_products()["rtx-pro-6000"].mig
     assert mig is not None
-    one = mig.profile(profile)
+    one = mig.profile(name)
     assert one is not None
-    assert (
-        one.memory // MI,
-        one.multiprocessors,
-        one.copy_engines,
-        one.decoders,
-        one.jpeg_engines,
-        one.ofa_engines,
-    ) == engines
-    assert one.encoders == 0
+    assert (one.memory // MI, one.multiprocessors) == (memory, multiprocessors)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("t4", "HMM"), ("l40s", "HMM"), ("a100-40", "HMM"), ("h100", "HMM"), ("b200", "None"), ("gb200", "ATS")],
+)
+def test_addressing_modes(name, mode):
+    assert load_products()[name].addressing_mode == mode
 
 
 def test_M5_profiles_are_matched_exactly():
