@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from driver.model.device import MigDevice
+from driver.model.health import HEALTHY
 from driver.telemetry.series import SERIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from driver.model.device import Gpu
+    from driver.model.health import Health
     from driver.model.holder import Holder
     from driver.model.mig import MigInstance
     from driver.model.snapshot import Snapshot
@@ -84,25 +87,42 @@ def _targets(
 
 
 def _healthy_lines(snapshot: Snapshot, host: str) -> Iterator[str]:
-    """Yield each GPU's verdict."""
+    """Yield each GPU's verdict, and each MIG device's, which may be out of service alone."""
     if snapshot.gpus:
         yield "# HELP gpu_dra_gpu_healthy 1 if the GPU may be used."
         yield "# TYPE gpu_dra_gpu_healthy gauge"
     for gpu in snapshot.gpus:
         healthy = snapshot.health_of(gpu.uuid).healthy
         yield f"gpu_dra_gpu_healthy{{{_gpu_labels(gpu)},{host}}} {healthy:d}"
+    if devices := _mig_devices(snapshot):
+        yield "# HELP gpu_dra_mig_device_healthy 1 if the MIG device may be used."
+        yield "# TYPE gpu_dra_mig_device_healthy gauge"
+    for device in devices:
+        healthy = snapshot.health_of_device(device).healthy
+        yield f"gpu_dra_mig_device_healthy{{{_device_labels(device)},{host}}} {healthy:d}"
+
+
+def _mig_devices(snapshot: Snapshot) -> list[MigDevice]:
+    return [MigDevice(gpu=gpu, instance=one) for gpu in snapshot.gpus if gpu.mig for one in gpu.mig.instances]
 
 
 def _xid_lines(snapshot: Snapshot, holders: Mapping[str, tuple[Holder, ...]], host: str) -> Iterator[str]:
-    """Yield the last XID that counts, as dcgm-exporter does."""
+    """Yield the last XID that counts, as dcgm-exporter does; those of a MIG device's own programs with it."""
     if snapshot.gpus:
         yield "# HELP DCGM_FI_DEV_XID_ERRORS The XID error that the GPU suffers from, 0 if none."
         yield "# TYPE DCGM_FI_DEV_XID_ERRORS gauge"
     for gpu in snapshot.gpus:
-        taints = snapshot.health_of(gpu.uuid).taints
-        xid = next((one.value for one in taints if one.key == _XID and one.value.isdigit()), "0")
+        xid = _xid(snapshot.health_of(gpu.uuid)) or "0"
         for labels in _each_holder(_gpu_labels(gpu), "", host, holders.get(gpu.uuid, _NONE)):
             yield f"DCGM_FI_DEV_XID_ERRORS{{{labels}}} {xid}"
+    for device in _mig_devices(snapshot) if snapshot.device_health else ():
+        if xid := _xid(snapshot.device_health.get(device.name, HEALTHY)):
+            for labels in _each_holder(_device_labels(device), "", host, holders.get(device.instance.uuid, _NONE)):
+                yield f"DCGM_FI_DEV_XID_ERRORS{{{labels}}} {xid}"
+
+
+def _xid(health: Health) -> str:
+    return next((one.value for one in health.taints if one.key == _XID and one.value.isdigit()), "")
 
 
 def _gpu_labels(gpu: Gpu) -> str:
@@ -111,6 +131,11 @@ def _gpu_labels(gpu: Gpu) -> str:
         f'gpu="{gpu.index}",UUID="{escape(gpu.uuid)}",pci_bus_id="{escape(bus)}",'
         f'device="nvidia{gpu.minor if gpu.minor is not None else gpu.index}",modelName="{escape(gpu.product)}"'
     )
+
+
+def _device_labels(device: MigDevice) -> str:
+    uuid = escape(device.instance.uuid)
+    return f'{_gpu_labels(device.gpu)},{_mig_labels(device.instance)},dra_mig_device_uuid="{uuid}"'
 
 
 def _mig_labels(instance: MigInstance | None) -> str:

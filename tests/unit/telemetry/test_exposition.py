@@ -6,6 +6,7 @@ from types import MappingProxyType
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from driver.model.device import MigDevice
 from driver.model.health import Effect, Health, Taint
 from driver.model.holder import Holder
 from driver.model.usage import GpuUsage, Usage
@@ -138,6 +139,26 @@ def test_health_is_told_without_any_use():
     assert "DCGM_FI_DEV_GPU_UTIL" not in found
     alone = samples(verdicts(node, NODE))
     assert alone == {"gpu_dra_gpu_healthy": found["gpu_dra_gpu_healthy"]}
+
+
+def test_a_mig_device_that_fails_alone():
+    node = snapshot("h100@mig=1g.10gb*2,h100")
+    one, two = node.gpus[0].mig.instances  # type: ignore[union-attr]
+    bad = Health(healthy=False, taints=(Taint("gpu.nvidia.com/xid", "43", Effect.NONE),))
+    node = replace(node, device_health=MappingProxyType({MigDevice(gpu=node.gpus[0], instance=two).name: bad}))
+    holder = Holder(namespace="ml", pod="p", container="main")
+    found = samples(exposition(node, {}, {two.uuid: (holder,)}, NODE))
+    assert [value for _, value in found["gpu_dra_gpu_healthy"]] == [1, 1]
+    devices = found["gpu_dra_mig_device_healthy"]
+    assert [(labels["dra_mig_device_uuid"], value) for labels, value in devices] == [(one.uuid, 1), (two.uuid, 0)]
+    assert (devices[1][0]["gpu"], devices[1][0]["GPU_I_PROFILE"], devices[1][0]["GPU_I_ID"]) == ("0", "1g.10gb", "8")
+    xids = [(labels.get("GPU_I_ID"), labels.get("pod"), value) for labels, value in found["DCGM_FI_DEV_XID_ERRORS"]]
+    assert xids == [(None, None, 0), (None, None, 0), ("8", "p", 43)]
+
+
+def test_a_mig_device_fails_with_its_gpu():
+    node = snapshot("h100@mig=1g.10gb", taints={0: (FELL_OFF,)})
+    assert [value for _, value in samples(verdicts(node, NODE))["gpu_dra_mig_device_healthy"]] == [0]
 
 
 def test_a_taint_that_is_no_number_is_no_xid():
