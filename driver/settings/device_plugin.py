@@ -61,7 +61,7 @@ class DevicePluginSettings(TelemetrySettings):
         options.text("uuid|index"), "", "what envvar and volume-mounts name devices by", group=_PLUGIN
     )
     pass_device_specs: str = option(
-        options.text("true|false"), "", "whether device nodes are passed to the kubelet too", group=_PLUGIN
+        options.BOOLEAN, "", "whether device nodes are passed to the kubelet too", group=_PLUGIN
     )
     shared_devices_allocation_policy: str = option(
         options.text("distributed|packed"), "", "which replicas a container gets", group=_PLUGIN

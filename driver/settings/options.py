@@ -178,6 +178,11 @@ def _text(value: object) -> str:
     return value
 
 
+def _boolean(value: object) -> str:
+    """Parse what is a boolean in a file, and stays text: empty is neither."""
+    return str(value).lower() if isinstance(value, bool) else _text(value)
+
+
 def _path(value: object) -> Path:
     text = _text(value)
     if not text.startswith("/"):
@@ -224,9 +229,11 @@ def seconds(minimum: float, maximum: float) -> Kind:
 
 
 def choice(*choices: str) -> Kind:
-    """Make the kind of one word among some."""
+    """Make the kind of one word among some. `on` and `off` may stand in a file as they are, where YAML has booleans."""
 
     def parse(value: object) -> str:
+        if isinstance(value, bool) and {"on", "off"} & {*choices}:
+            value = "on" if value else "off"
         if value not in choices:
             near = difflib.get_close_matches(str(value).lower(), choices, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -280,3 +287,4 @@ OPTIONAL_PATH = Kind(parse=_optional_path, metavar="PATH", files=True)
 USER_PATH = Kind(parse=_user_path, metavar="PATH", files=True)
 PATHS = Kind(parse=_paths, metavar="PATH,…", files=True)
 ADDRESS = Kind(parse=_address, metavar="HOST:PORT")
+BOOLEAN = Kind(parse=_boolean, metavar="true|false", choices=("true", "false"))

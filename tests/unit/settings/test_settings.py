@@ -71,6 +71,27 @@ def test_partitions_and_shares_in_a_file(tmp_path, text, dynamic_mig, shares):
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("claim_status: off", "claim_status", "off"),
+        ("device_metadata: on", "device_metadata", "on"),
+        ("device_plugin: no", "device_plugin", "off"),
+        ("labels: off", "labels", "off"),
+        ("mps: 'off'", "mps", "off"),
+        ("pass_device_specs: true", "pass_device_specs", "true"),
+        ("pass_device_specs: 'False'", "pass_device_specs", "False"),
+    ],
+)
+def test_switches_in_a_file_need_no_quotes(tmp_path, text, name, value):
+    assert getattr(load(in_file(tmp_path, text)), name) == value
+
+
+@pytest.mark.parametrize(("text", "name"), [("labels: on", "labels"), ("log_level: off", "log_level")])
+def test_a_switch_that_a_setting_has_not_is_refused(tmp_path, text, name):
+    assert refused(in_file(tmp_path, text)).path.endswith(f": {name}")
+
+
 def test_the_environment_may_name_the_file(tmp_path):
     file = in_file(tmp_path, "pod_uid: abc")["config"]
     assert load(environ={"GPU_DRA_CONFIG": file}).pod_uid == "abc"
