@@ -32,9 +32,10 @@ def describe(failure: Unsatisfiable) -> str:
     """Return one line for people; deterministic."""
     if failure.note:
         return failure.note
-    name = failure.claim.rpartition("/")[2]
     found = "; ".join(_finding(finding) for finding in failure.findings)
-    return "; ".join([f"{name}: {found}", *failure.unusable])
+    if not any(finding.ask.called for finding in failure.findings):  # the claim is theirs, too
+        found = f"{failure.claim.rpartition('/')[2]}: {found}"
+    return "; ".join([found, *failure.unusable])
 
 
 def _finding(finding: Finding) -> str:
@@ -42,13 +43,13 @@ def _finding(finding: Finding) -> str:
     relevant = _relevant(finding)
     matching = len(finding.fitting) + len(relevant)
     if not matching and not finding.obstacles:
-        return f"request {ask.name}: the node has no devices"
+        return f"{ask.title}: the node has no devices"
     if constraint := _broken_constraint(relevant):
-        return f"request {ask.name}: {_constraint(constraint, ask, finding)}"
+        return f"{ask.title}: {_constraint(constraint, ask, finding)}"
     if not relevant:
         relevant = list(finding.obstacles)
     reasons = _grouped(relevant)
-    return f"request {ask.name}: {_count(ask, finding)}{'; '.join(reasons)}"
+    return f"{ask.title}: {_count(ask, finding)}{'; '.join(reasons)}"
 
 
 def _relevant(finding: Finding) -> list[tuple[Device, Obstacle]]:

@@ -6,14 +6,16 @@ absent or 0 are devices of the class allocated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
-from driver.localcluster.scheduler import fit
+from driver.localcluster.scheduler import fit, requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from driver.localcluster.scheduler.outcome import Unsatisfiable
 
     Object = Mapping[str, Any]
 
@@ -28,6 +30,16 @@ class SpecialClaim:
 
     claim: Object
     mappings: tuple[dict[str, str], ...]
+
+    def in_pods_words(self, failure: Unsatisfiable) -> Unsatisfiable:
+        """Name containers and resources, which the pod's author knows, rather than requests that were made up."""
+        if failure.claim != requests.key_of(self.claim):
+            return failure
+        called = {
+            one["requestName"]: f"{one['resourceName']} of container {one['containerName']}" for one in self.mappings
+        }
+        findings = (replace(one, ask=replace(one.ask, called=called[one.ask.name])) for one in failure.findings)
+        return replace(failure, findings=tuple(findings))
 
 
 def class_of(resource: str, classes: Mapping[str, Object]) -> str | None:
@@ -47,7 +59,7 @@ def class_of(resource: str, classes: Mapping[str, Object]) -> str | None:
 def special_claim(pod: Object, resources: Iterable[str], classes: Mapping[str, Object]) -> SpecialClaim:
     """Return the claim for those of a pod's extended resources that classes back; not stored yet."""
     meta, spec, chosen = pod["metadata"], pod["spec"], set(resources)
-    requests, mappings = [], []
+    asked, mappings = [], []
     for index, container in enumerate([*(spec.get("initContainers") or ()), *spec["containers"]]):
         wanted = fit.container_amounts(container)
         for position, resource in enumerate(sorted(chosen & wanted.keys())):
@@ -59,7 +71,7 @@ def special_claim(pod: Object, resources: Iterable[str], classes: Mapping[str, O
                 "allocationMode": "ExactCount",
                 "count": int(Fraction(wanted[resource])),
             }
-            requests.append({"name": name, "exactly": exactly})
+            asked.append({"name": name, "exactly": exactly})
             mappings.append({"containerName": container["name"], "resourceName": resource, "requestName": name})
     owner = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"], "controller": True}
     claim = {
@@ -70,6 +82,6 @@ def special_claim(pod: Object, resources: Iterable[str], classes: Mapping[str, O
             "annotations": {ANNOTATION: "true"},
             "ownerReferences": [{**owner, "blockOwnerDeletion": True}],
         },
-        "spec": {"devices": {"requests": requests}},
+        "spec": {"devices": {"requests": asked}},
     }
     return SpecialClaim(claim=claim, mappings=tuple(mappings))

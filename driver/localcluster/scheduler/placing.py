@@ -120,6 +120,7 @@ class Placer:
             else Allocation(claims={})
         )
         if isinstance(outcome, Unsatisfiable):
+            outcome = special.in_pods_words(outcome) if special else outcome
             return _Misfit(reasons=("cannot allocate all claims",), detail=outcome)
         score = (outcome.score, -self._view.pods_on(name))
         return Placement(node=name, allocations=outcome.claims, special=special, score=score)

@@ -31,6 +31,13 @@ class Ask:
     admin: bool
     tolerations: tuple[Object, ...]
     capacity: Mapping[str, Fraction]
+    called: str = ""
+    """What people know it by where the request is not theirs; empty if it is."""
+
+    @property
+    def title(self) -> str:
+        """Return what it is called in a reason."""
+        return self.called or f"request {self.name}"
 
     @property
     def size(self) -> str:
@@ -74,13 +81,19 @@ def read(claim: Object) -> Claim:
 
     :raises InvalidValueError: if a quantity is none.
     """
-    meta, devices = claim["metadata"], (claim.get("spec") or {}).get("devices") or {}
+    devices = (claim.get("spec") or {}).get("devices") or {}
     return Claim(
-        key=f"{meta.get('namespace') or ''}/{meta['name']}",
+        key=key_of(claim),
         requests=tuple(_request(raw) for raw in devices.get("requests") or ()),
         constraints=tuple(_constraint(raw) for raw in devices.get("constraints") or ()),
         config=tuple(devices.get("config") or ()),
     )
+
+
+def key_of(claim: Object) -> str:
+    """Return `namespace/name`."""
+    meta = claim["metadata"]
+    return f"{meta.get('namespace') or ''}/{meta['name']}"
 
 
 def _request(raw: Object) -> Request:

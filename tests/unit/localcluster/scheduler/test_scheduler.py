@@ -213,6 +213,24 @@ async def test_an_extended_resource_backed_by_a_class_gets_a_claim():
     assert special["metadata"]["ownerReferences"][0]["name"] == "p"
 
 
+async def test_what_a_backed_resource_waits_for_is_told_in_the_pods_words():
+    store = make_store()
+    store.create("nodes", node("a"))
+    store.create("deviceclasses", device_class(extendedResourceName="nvidia.com/gpu"))
+    store.create("resourceslices", resource_slice("a", device("gpu-0"), device("gpu-1")))
+    containers = [
+        {"name": name, "image": "busybox", "resources": {"limits": {"nvidia.com/gpu": amount}}}
+        for name, amount in (("helper", "1"), ("main", "2"))
+    ]
+    store.create("pods", pod("p", containers=containers))
+    async with Running(Scheduler(store)):
+        message = await pending(store, "p")
+    assert message == (
+        "0/1 nodes are available: 1 cannot allocate all claims. On a: nvidia.com/gpu of container main: "
+        "1 of 2 devices fit: gpu-0: in use by this claim."
+    )
+
+
 async def test_a_node_that_advertises_the_resource_itself_needs_no_claim():
     store = make_store()
     store.create("nodes", node("a", {"nvidia.com/gpu": "1"}))
