@@ -32,7 +32,8 @@ class LockFile:
     """A context manager that excludes the node's other instances while it is entered.
 
     One per instance, used from one thread. All else may only be called while it is held, except `waiting`.
-    `lost` is set when the file was removed under us, maybe with its directory; whoever deals with that resets it.
+    `lost` is set when the file was removed or replaced under us, maybe with its directory; whoever deals with that
+    resets it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,6 +41,7 @@ class LockFile:
         self.lost = False
         self.waiting = False
         self._handle = -1
+        self._file = (0, 0)  # device and inode
         self._tombs: bytes | None = None  # as read since the lock was taken
         self._turn = -1
         self._unwritten: dict[str, int] = {}  # moments that the disk had no room for
@@ -52,10 +54,11 @@ class LockFile:
         while True:
             if self._handle < 0:
                 self._handle = self._open()
+                self._file = _identity(os.fstat(self._handle))
             self._take()
-            if os.fstat(self._handle).st_nlink:
+            if self._is_in_place():
                 return self
-            self.lost = True  # removed under us: others lock another file by now
+            self.lost = True  # others lock another file by now
             os.close(self._handle)
             self._handle = -1
 
@@ -129,6 +132,13 @@ class LockFile:
         slot, self._turn = self._turn, (self._turn + 1) % SLOTS
         return slot * _SLOT
 
+    def _is_in_place(self) -> bool:
+        """Say whether the file is still what its path leads to; its directory may have been moved, or mounted over."""
+        try:
+            return _identity(os.lstat(self.path)) == self._file
+        except OSError:
+            return False
+
     def _take(self) -> None:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,6 +175,10 @@ class LockFile:
             return os.open(self.path, flags, 0o600)
         except OSError as exc:
             raise StorageError.of("open", self.path, exc) from exc
+
+
+def _identity(stat: os.stat_result) -> tuple[int, int]:
+    return stat.st_dev, stat.st_ino
 
 
 def _find(tombs: bytes, uid: str) -> int:

@@ -65,6 +65,7 @@ class RecordStore:
         self._records: dict[str, Record] = {}
         self._quarantined: dict[str, Quarantined] = {}
         self._quarantine_seen = 0
+        self._refreshed = 0  # CLOCK_MONOTONIC, ns
 
     @property
     def records(self) -> Mapping[str, Record]:
@@ -104,6 +105,7 @@ class RecordStore:
                 self._load(uid)
                 self._signatures[uid] = signature
         self._refresh_quarantine()
+        self._refreshed = time.monotonic_ns()
 
     def peek(self, uid: str) -> Record | None:
         """Return a record if it is known and its file is unchanged; one stat, no lock, any thread."""
@@ -143,11 +145,19 @@ class RecordStore:
                 entry.path.rename(entry.path.with_name(f"{entry.path.name}.settled"))
 
     def _write_again(self) -> None:
-        """Write what we know after the directory was removed under us: its claims still hold their devices."""
+        """Write what we know after the directory was removed under us: its claims still hold their devices.
+
+        Except those that another instance, which was here before us, has written again and unprepared since.
+        """
         self.prepare_directories()
-        lost = [record for uid, record in self._records.items() if not self._path(uid).exists()]
+        lost = [
+            record
+            for uid, record in self._records.items()
+            if not self._path(uid).exists() and self.lock.buried_at(uid) <= self._refreshed
+        ]
         if lost:
-            log.error("%s was removed: writing %s again", self.directory, counted(len(lost), "claim record"))
+            what = counted(len(lost), "claim record")
+            log.error("%s was removed or replaced: writing %s again", self.directory, what)
         for error in self.put(lost).values():
             raise error
         self.lock.lost = False

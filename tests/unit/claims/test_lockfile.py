@@ -93,6 +93,20 @@ def test_a_file_that_was_removed_is_made_again_and_still_excludes(tmp_path: Path
         assert (tmp_path / "lock").exists()
 
 
+@pytest.mark.parametrize("replaced", ["lock", "."])
+def test_a_file_that_another_took_the_place_of_is_no_lock(tmp_path: Path, replaced: str) -> None:
+    directory = tmp_path / "d"
+    mine, theirs = LockFile(directory / "lock"), LockFile(directory / "lock")
+    with mine:
+        mine.bury("a")
+    (directory / replaced).rename(tmp_path / "moved")
+    with theirs:
+        theirs.bury("b")
+    with mine:
+        assert mine.lost
+        assert mine.buried_at("b") > mine.buried_at("a") == 0
+
+
 def test_bad_paths_and_names_are_errors(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot open"), LockFile(tmp_path / "file" / "lock"):

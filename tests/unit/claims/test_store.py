@@ -91,6 +91,38 @@ def test_a_directory_that_is_removed_under_the_driver_is_made_again_with_all_tha
         assert set(store.records) == {uid(2)}
 
 
+def test_a_directory_that_another_took_the_place_of_gets_all_that_is_known(store: RecordStore, tmp_path: Path) -> None:
+    with store.lock:
+        store.put([record(1)])
+    store.directory.rename(tmp_path / "moved")
+    other = RecordStore(store.directory)
+    with other.lock:
+        other.prepare_directories()
+        other.put([record(2)])
+    with store.lock:
+        store.refresh()
+        assert set(store.records) == {uid(1), uid(2)}
+    with other.lock:
+        other.refresh()
+        assert set(other.records) == {uid(1), uid(2)}
+
+
+def test_what_another_instance_unprepared_is_not_written_again(store: RecordStore) -> None:
+    other = RecordStore(store.directory)
+    for one in (store, other):
+        with one.lock:
+            one.refresh()
+            one.put([] if one.records else [record(1), record(2)])
+    shutil.rmtree(store.directory)
+    with store.lock:
+        store.refresh()
+        store.lock.bury(uid(1))
+        store.drop([uid(1)])
+    with other.lock:
+        other.refresh()
+        assert set(other.records) == {uid(2)}
+
+
 def test_what_can_not_be_written_again_is_not_forgotten(store: RecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
     with store.lock:
         store.put([record(1)])
