@@ -88,7 +88,7 @@ class RecordError(PermanentError):
 
 
 class StateBusyError(TemporaryError):
-    """Another instance of the driver holds the state lock."""
+    """Another instance of the driver holds the state lock, or that of a GPU."""
 
 
 class StorageError(TemporaryError):

@@ -6,13 +6,14 @@ device nodes not there yet) is tried again within the call, until shortly before
 back only after 70 s or more. A call whose client has gone does nothing.
 
 Where a claim changes the node (MIG, sharing), the GPUs concerned are locked, and there are two turns: one records the
-intent and what was found, then the effects are done, and the second records completion. Such work is finished or undone
-even if its caller goes away in the middle.
+intent and what was found, then the effects are done, and the second records completion. Once the GPUs are locked, such
+work is finished or undone even if its caller goes away in the middle.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import replace
@@ -227,7 +228,7 @@ class ClaimEngine:
                 gpus = gpus_of(outcome.record.effects)
             case _:
                 return _answer(outcome)
-        return await self._to_the_end(self._change(allocated, since, gpus))
+        return await self._locked(gpus, lambda: self._change(allocated, since, gpus))
 
     async def _unprepare_once(self, operation: Unprepare) -> None:
         await self._release(operation)
@@ -282,19 +283,18 @@ class ClaimEngine:
     # --- effects -----------------------------------------------------------------------------------------------------
 
     async def _change(self, allocated: Allocation, since: int, gpus: tuple[str, ...]) -> Answer:
-        """Prepare a claim that changes GPUs, or whose record did."""
-        async with self._locks.hold(gpus):
+        """Prepare a claim that changes GPUs, or whose record did. To be called with their locks held."""
+        outcome = within(gpus, await self._turns.do(Prepare(allocation=allocated, since=since)))
+        if isinstance(outcome, Undo):
+            await self._undo(outcome)
             outcome = within(gpus, await self._turns.do(Prepare(allocation=allocated, since=since)))
-            if isinstance(outcome, Undo):
-                await self._undo(outcome)
-                outcome = within(gpus, await self._turns.do(Prepare(allocation=allocated, since=since)))
-            found: Mapping[Key, object] = {}
-            while isinstance(outcome, Observe):  # again, if meanwhile another claim gave up what was known of it
-                found = {**found, **await self._runner.observe(outcome.unknown)}
-                outcome = within(gpus, await self._turns.do(Prepare(allocation=allocated, since=since, found=found)))
-            if isinstance(outcome, Pending):
-                return await self._carry_out(outcome.record, since)
-            return _answer(outcome)
+        found: Mapping[Key, object] = {}
+        while isinstance(outcome, Observe):  # again, if meanwhile another claim gave up what was known of it
+            found = {**found, **await self._runner.observe(outcome.unknown)}
+            outcome = within(gpus, await self._turns.do(Prepare(allocation=allocated, since=since, found=found)))
+        if isinstance(outcome, Pending):
+            return await self._carry_out(outcome.record, since)
+        return _answer(outcome)
 
     async def _carry_out(self, record: Record, since: int) -> Answer:
         """Do the effects of an intent and complete it; undo all of them if one fails."""
@@ -323,17 +323,17 @@ class ClaimEngine:
         if isinstance(outcome, Undo):
             if operation.only_if is not None:
                 operation = replace(operation, only_if=outcome.record)  # which now says that it is half undone
-            await self._to_the_end(self._release_locked(operation, gpus_of(outcome.record.effects)))
+            gpus = gpus_of(outcome.record.effects)
+            await self._locked(gpus, lambda: self._finish_release(operation, gpus))
         elif isinstance(outcome, DriverError):
             raise outcome
 
-    async def _release_locked(self, operation: Unprepare, gpus: tuple[str, ...]) -> None:
-        async with self._locks.hold(gpus):
-            outcome = within(gpus, await self._turns.do(operation))
-            if isinstance(outcome, Undo):
-                await self._undo(outcome)
-            elif isinstance(outcome, DriverError):
-                raise outcome
+    async def _finish_release(self, operation: Unprepare, gpus: tuple[str, ...]) -> None:
+        outcome = within(gpus, await self._turns.do(operation))
+        if isinstance(outcome, Undo):
+            await self._undo(outcome)
+        elif isinstance(outcome, DriverError):
+            raise outcome
 
     async def _undo(self, undo: Undo) -> None:
         outcome: Outcome = undo
@@ -346,9 +346,14 @@ class ClaimEngine:
         if isinstance(outcome, DriverError):
             raise outcome
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
-        """Finish work whatever becomes of the caller: half of it done would be nobody's."""
-        task = asyncio.create_task(work)
+    async def _locked(self, gpus: tuple[str, ...], work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Do work with GPUs locked. They are waited for as long as the caller is there: nothing is under way yet.
+
+        From then on the work is finished whatever becomes of the caller: half of it done would be nobody's.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(self._locks.hold(gpus))
+            task = asyncio.create_task(_holding(stack.pop_all(), work))
         self._changing.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
@@ -357,6 +362,11 @@ class ClaimEngine:
         self._changing.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.debug("a change of GPUs failed: %s", error)
+
+
+async def _holding(locks: contextlib.AsyncExitStack, work: Callable[[], Awaitable[T]]) -> T:
+    async with locks:
+        return await work()
 
 
 def _answer(outcome: Outcome) -> Answer:

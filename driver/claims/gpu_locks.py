@@ -10,19 +10,25 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from driver.errors import StorageError
+from driver.errors import StateBusyError, StorageError
 from driver.model import names
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
+_LOOK_AGAIN: Final = 0.02  # seconds; little beside an effect, and no load
+_PATIENCE: Final = 10.0  # seconds; longer than another process has any business with a GPU
+
 
 class GpuLocks:
-    """Locks by GPU UUID; their files are `<directory>/<uuid>.lock`. The kernel frees those of a process that dies."""
+    """Locks by GPU UUID; their files are `<directory>/<uuid>.lock`. The kernel frees those of a process that dies.
+
+    What another process holds is looked at again and again: a thread that waits for it can't be called back, and a
+    process that hangs in a driver call keeps its locks even when it was killed.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -32,6 +38,7 @@ class GpuLocks:
     async def hold(self, gpus: Iterable[str]) -> AsyncIterator[None]:
         """Hold the locks of some GPUs; always taken in one order, so that nobody waits in a circle.
 
+        :raises StateBusyError: another process keeps one for long; try again.
         :raises StorageError: a lock file can't be opened or locked.
         """
         async with contextlib.AsyncExitStack() as stack:
@@ -45,48 +52,29 @@ class GpuLocks:
 async def _file_lock(path: Path) -> AsyncIterator[None]:
     handle = _open(path)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            await _wait(handle)
-        except OSError as exc:
-            raise StorageError.of("lock", path, exc) from exc
+        await _lock(handle, path)
         yield
     finally:
         os.close(handle)
 
 
-async def _wait(handle: int) -> None:
-    """Wait on a thread, as another process holds it. If the waiter gives up, its duplicate frees what it got.
-
-    The thread is of its own, and nobody waits for it to end: a process that hangs in a driver call keeps its locks even
-    when it was killed, and must cost neither the threads that look up names nor the end of this process.
-    """
-    loop = asyncio.get_running_loop()
-    got: asyncio.Future[None] = loop.create_future()
-    duplicate = os.dup(handle)
-
-    def lock() -> None:
-        failure = None
-        try:
-            fcntl.flock(duplicate, fcntl.LOCK_EX)
-        except OSError as exc:
-            failure = StorageError(f"cannot lock a GPU: {exc.strerror or exc}")
-        os.close(duplicate)
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(_tell, got, failure)
-
-    threading.Thread(target=lock, name="waits for a GPU", daemon=True).start()
-    await got
+async def _lock(handle: int, path: Path) -> None:
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            while not _take(handle, path):  # noqa: ASYNC110 (no event tells of another process)
+                await asyncio.sleep(_LOOK_AGAIN)
+    except TimeoutError:
+        raise StateBusyError(f"another process holds {path}: is an instance of the driver hung?") from None
 
 
-def _tell(got: asyncio.Future[None], failure: StorageError | None) -> None:
-    if got.done():
-        return
-    if failure is None:
-        got.set_result(None)
-    else:
-        got.set_exception(failure)
+def _take(handle: int, path: Path) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as exc:
+        raise StorageError.of("lock", path, exc) from exc
+    return True
 
 
 def _open(path: Path) -> int:

@@ -27,7 +27,7 @@ class Turns:
     def __init__(self, state: ClaimState) -> None:
         self._state = state
         self._worker = Worker("claims")
-        self._queue: list[tuple[Operation, asyncio.Future[Outcome]]] = []
+        self._queue: dict[asyncio.Future[Outcome], Operation] = {}
         self._reading = 0
         self._gathering: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -45,13 +45,16 @@ class Turns:
     async def do(self, operation: Operation) -> Outcome:
         """Do one operation in the next turn; an error is an outcome, too."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._queue.append((operation, future))
+        self._queue[future] = operation
         if self._idle.is_set():
             self._idle.clear()
             self._next()
         elif self._gathering is not None and not self._reading:
             self._begin()
-        return await future
+        try:
+            return await future
+        finally:
+            self._queue.pop(future, None)  # whoever gave up leaves nothing to a turn that never comes
 
     async def run(self, function: Callable[[], T]) -> T:
         """Run a function of the state between turns; raise what it raises."""
@@ -74,12 +77,12 @@ class Turns:
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None
-        batch = [(operation, future) for operation, future in self._queue if not future.done()]
+        batch = {future: operation for future, operation in self._queue.items() if not future.done()}
         self._queue.clear()
-        operations = [operation for operation, _ in batch]
+        operations = list(batch.values())
 
         def end(outcomes: list[Outcome]) -> None:
-            for (_, future), outcome in zip(batch, outcomes, strict=True):
+            for future, outcome in zip(batch, outcomes, strict=True):
                 if not future.done():
                     future.set_result(outcome)
             if self._queue:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver.claims.gpu_locks import GpuLocks
-from driver.errors import StorageError
+from driver.errors import StateBusyError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,18 +74,24 @@ async def test_who_gives_up_waiting_leaves_nothing_locked(pair: tuple[GpuLocks, 
     await third.leave()
 
 
-async def test_waiting_for_a_hung_instance_costs_no_thread_that_others_need(tmp_path: Path) -> None:
-    gpus = [f"GPU-{number}" for number in range(64)]  # more than the default executor has threads
+async def test_waiting_for_a_hung_instance_costs_no_thread_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driver.claims.gpu_locks._PATIENCE", 0.1)
+    gpus = [f"GPU-{number}" for number in range(8)]
     hung = Visitor(GpuLocks(tmp_path), *gpus)
     await hung.inside.wait()
-    locks = GpuLocks(tmp_path)
+    locks, before = GpuLocks(tmp_path), threading.active_count()
     waiting = [Visitor(locks, gpu) for gpu in gpus]
     await turns()
-    thread = await asyncio.to_thread(threading.current_thread)
-    assert thread is not threading.main_thread()
+    assert threading.active_count() == before
+    for gpu, visitor in zip(gpus, waiting, strict=True):
+        with pytest.raises(StateBusyError, match=rf"{gpu}\.lock: is an instance of the driver hung\?"):
+            await visitor.task
     await hung.leave()
-    for visitor in waiting:
-        await visitor.leave()
+    again = Visitor(locks, *gpus)
+    await again.inside.wait()
+    await again.leave()
 
 
 async def test_a_lock_that_can_t_be_opened_is_an_error_and_frees_the_others(tmp_path: Path) -> None:

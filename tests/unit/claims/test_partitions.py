@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from driver.errors import ClaimRefusedError, DeviceHeldError, DeviceNotReadyError, DriverError, MigError
+from driver.claims.gpu_locks import GpuLocks
+from driver.errors import ClaimRefusedError, DeviceHeldError, DeviceNotReadyError, DriverError, MigError, StateBusyError
 from driver.model.mig import Placement
 from tests.unit.claims.bench import EMPTY, MPS, Bench, config, part
 from tests.unit.claims.hardware import dynamic_gpu
@@ -270,3 +271,24 @@ async def test_M9_admin_access_to_a_partition_sees_what_another_claim_has_made_a
     await bench.unprepare(1)
     late = await bench.prepare(2)  # before anybody has looked at the GPUs again
     assert "admin access makes none" in str(late)
+
+
+async def test_a_hung_instance_that_keeps_a_gpu_collects_no_tries_and_is_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driver.claims.gpu_locks._PATIENCE", 0.05)
+    for number, name in ((1, part(0)), (2, part(1)), (3, "gpu-1")):
+        bench.claims.add(claim(number, result(name)))
+    await bench.prepare(1)
+    hung = GpuLocks(bench.node.root / "gpus")
+    async with hung.hold(["GPU-0"]):
+        before = asyncio.all_tasks()
+        for _ in range(2):
+            for answer in (await bench.prepare(2, within=0.5), await bench.unprepare(1, within=0.5)):
+                assert isinstance(answer, StateBusyError)
+                assert "gpus/GPU-0.lock: is an instance of the driver hung?" in str(answer)
+        assert asyncio.all_tasks() == before
+        assert isinstance(await bench.prepare(3), tuple)  # of another GPU
+    assert await bench.unprepare(1) is None
+    assert isinstance(await bench.prepare(2), tuple)
+    assert bench.hardware.picture() == ({"GPU-0": [Placement(1, 1)]}, {}, ["GPU-0"], {}, {}, [])

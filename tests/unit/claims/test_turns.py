@@ -104,6 +104,19 @@ async def test_an_operation_that_nobody_waits_for_any_more_is_not_done(turns: Tu
     assert state.turns == [[uid(1)], [uid(3)]]
 
 
+async def test_operations_that_were_given_up_do_not_pile_up_before_a_turn_that_never_comes(
+    turns: Turns, state: NotingState
+) -> None:
+    state.gate.clear()
+    tasks = await start(turns, *range(100))
+    for task in tasks[1:]:
+        task.cancel()
+    await asyncio.gather(*tasks[1:], return_exceptions=True)
+    assert not turns._queue
+    state.gate.set()
+    assert await tasks[0] is None
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [(StorageError("disk full"), "disk full"), (ValueError("a bug"), r"internal error: ValueError\('a bug'\)")],
