@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 call_id: ContextVar[str] = ContextVar("call_id", default="")
 """The id of the call under way in this context; empty outside of calls."""
 
-FORMATS = ("text", "json")
-
 
 @contextlib.contextmanager
 def call() -> Iterator[str]:

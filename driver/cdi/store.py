@@ -28,20 +28,15 @@ class CdiStore:
     """Write, remove and list the CDI files of claims in one directory, which others use too."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._known: dict[str, tuple[int, int, int]] = {}  # what stat said of files whose content was right
-
-    @property
-    def directory(self) -> Path:
-        """Where the files are."""
-        return self._directory
 
     def path(self, claim_uid: str) -> Path:
         """Return where the claim's file is or would be.
 
         :raises InvalidValueError: the UID is no UID.
         """
-        return self._directory / f"{_PREFIX}{names.check_uid(claim_uid, 'claim UID')}{_SUFFIX}"
+        return self.directory / f"{_PREFIX}{names.check_uid(claim_uid, 'claim UID')}{_SUFFIX}"
 
     def write(self, claim_uid: str, data: bytes) -> None:
         """Put the claim's file there, whole, and make the directory if it is missing.
@@ -55,7 +50,7 @@ class CdiStore:
         try:
             files.write_atomic(path, data, mode=_MODE, durable=False)
         except StorageError:
-            if self._directory.is_dir():
+            if self.directory.is_dir():
                 raise
             self._make_directory()
             files.write_atomic(path, data, mode=_MODE, durable=False)
@@ -87,7 +82,7 @@ class CdiStore:
     def intact(self, claim_uid: str) -> bool:
         """Say whether the file is still the very one that this object wrote or found right; one stat, any thread."""
         known = self._known.get(claim_uid)  # nothing is known of a UID that is none
-        path = f"{self._directory}/{_PREFIX}{claim_uid}{_SUFFIX}"
+        path = f"{self.directory}/{_PREFIX}{claim_uid}{_SUFFIX}"
         try:
             return known is not None and known == _signature(os.stat(path))  # noqa: PTH116 (hot path)
         except OSError:
@@ -124,22 +119,10 @@ class CdiStore:
                     found.add(names.check_uid(uid))
         return found
 
-    def twins(self) -> tuple[Path, ...]:
-        """Return other files that define what ours do, such as the peer's leftovers. They are nobody's here to remove.
-
-        :raises StorageError: the directory is there but can't be read.
-        """
-        ours = {f"{_PREFIX}{uid}" for uid in self.claim_uids()}
-        return tuple(
-            self._directory / name
-            for name in sorted(self._names())
-            if name.endswith(".yaml") and name.removesuffix(".yaml") in ours
-        )
-
     def sweep(self) -> int:
         """Remove temporary files of ours that a crash left; return how many. To be called under the state lock."""
         removed = 0
-        for temp in self._directory.glob(f".{_PREFIX}*.tmp"):
+        for temp in self.directory.glob(f".{_PREFIX}*.tmp"):
             with contextlib.suppress(OSError):
                 temp.unlink()
                 removed += 1
@@ -159,18 +142,18 @@ class CdiStore:
 
     def _make_directory(self) -> None:
         try:
-            self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as exc:
-            raise StorageError.of("make the CDI directory", self._directory, exc) from exc
+            raise StorageError.of("make the CDI directory", self.directory, exc) from exc
 
     def _names(self) -> Iterator[str]:
         try:
-            with os.scandir(self._directory) as entries:
+            with os.scandir(self.directory) as entries:
                 yield from (entry.name for entry in entries)
         except FileNotFoundError:
             return
         except OSError as exc:
-            raise StorageError.of("read the CDI directory", self._directory, exc) from exc
+            raise StorageError.of("read the CDI directory", self.directory, exc) from exc
 
 
 def _signature(stat: os.stat_result) -> tuple[int, int, int]:

@@ -116,11 +116,6 @@ class MpsDaemon:
     settings: Mps
 
     @property
-    def gpu(self) -> str:
-        """The first GPU."""
-        return self.gpus[0]
-
-    @property
     def key(self) -> Key:
         """The daemon."""
         return "MpsDaemon", self.id

@@ -71,10 +71,6 @@ class DriverRoot:
         library = self.library()
         return library.path.parent if library else None
 
-    def nvidia_smi(self) -> Path | None:
-        """Find `nvidia-smi`, as a path of this process."""
-        return self.binary("nvidia-smi")
-
     def binary(self, name: str) -> Path | None:
         """Find a program, as a path of this process."""
         for directory in BINARY_DIRECTORIES:

@@ -8,7 +8,6 @@ more. The Node is watched, since its former owner, on leaving, may remove what i
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -30,8 +29,6 @@ MANAGER = "gpu-dra"
 _NODES = "/api/v1/nodes"
 _STEADY = 5.0  # seconds that a watch must have lasted to be called a success
 _LABELS = ("fieldsV1", "f:metadata", "f:labels")
-
-log = logging.getLogger(__name__)
 
 
 class NodeLabels:

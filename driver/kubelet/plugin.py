@@ -33,11 +33,6 @@ class KubeletPaths:
     registry: Path
     pod_uid: str = ""
 
-    @classmethod
-    def under(cls, root: Path, pod_uid: str = "") -> KubeletPaths:
-        """Return the usual directories under a kubelet's root."""
-        return cls(plugins=root / "plugins", registry=root / "plugins_registry", pod_uid=pod_uid)
-
 
 class PluginObserver(CallObserver, FailureObserver, Protocol):
     """Who counts what happens here."""

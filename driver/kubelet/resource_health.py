@@ -8,7 +8,6 @@ later Snapshots replace each other.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
     from driver.model.device import Device
     from driver.model.snapshot import Snapshot
-
-log = logging.getLogger(__name__)
 
 HEALTH_V1 = "v1.DRAResourceHealth"
 HEALTH_V1ALPHA1 = "v1alpha1.DRAResourceHealth"

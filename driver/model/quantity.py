@@ -56,8 +56,3 @@ def binary_si(value: int) -> str:
         if value and value % unit == 0:
             return f"{value // unit}{suffix}"
     return str(value)
-
-
-def same(left: str, right: str) -> bool:
-    """Say whether two spellings are one quantity (`1Gi`, `1024Mi`)."""
-    return left == right or parse(left) == parse(right)

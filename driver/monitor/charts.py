@@ -5,7 +5,6 @@ What must not be forgotten with the process (serious XIDs) goes to a `Memory`, u
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import replace
 from types import MappingProxyType
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from driver.model.device import Gpu
     from driver.model.health_facts import HealthReport
     from driver.model.snapshot import Snapshot
-
-log = logging.getLogger(__name__)
 
 _MOST = 1024  # charts; events on GPUs that nobody knows must not grow without bounds
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAX_BYTES = 1 << 20
-_MAX_ID = (1 << 32) - 1
 
 
 class HealthMemory:

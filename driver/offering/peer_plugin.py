@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -16,8 +15,6 @@ from driver.kubelet.sockets import Peer, probe
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-log = logging.getLogger(__name__)
 
 _SOCKETS = ("nvidia-gpu*.sock", "nvidia-mig-*.sock")
 _GONE = 30.0  # seconds: a kubelet that starts deletes all sockets, and plugins need a while to come back

@@ -83,23 +83,13 @@ class MpsSpec:
     multi_user: bool = False
 
     def encode(self) -> dict[str, Any]:
-        """Return a JSON form for records; `decode` makes an equal spec of it."""
+        """Return a JSON form, in which any two specs differ."""
         return {
             "devices": list(self.devices),
             "activeThreadPercentage": self.active_thread_percentage,
             "memoryLimits": dict(self.memory_limits),
             "multiUser": self.multi_user,
         }
-
-    @classmethod
-    def decode(cls, value: Mapping[str, Any]) -> MpsSpec:
-        """Return the spec of which `encode` made `value`."""
-        return cls(
-            devices=tuple(value["devices"]),
-            active_thread_percentage=value["activeThreadPercentage"],
-            memory_limits=MappingProxyType(dict(value["memoryLimits"])),
-            multi_user=value["multiUser"],
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ The price: a claim with MPS can be prepared and released only while the API serv
 
 from __future__ import annotations
 
-import logging
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from driver.sharing.daemon_files import DaemonFiles
     from driver.sharing.pods import PodApi, Pods
     from driver.sharing.tools import Tool, Tools
-
-log = logging.getLogger(__name__)
 
 _SHM = "/dev/shm"  # noqa: S108
 

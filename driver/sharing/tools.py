@@ -9,7 +9,6 @@ libraries and loader belong together; that takes root's rights. A mere collectio
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from driver.sharing.process import Process, memory_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-log = logging.getLogger(__name__)
 
 _LAUNCH = str(Path(__file__).with_name("launch.py"))
 _LONGEST_OUTPUT = 64 * 1024

@@ -110,7 +110,7 @@ class Kubelet:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.paths = KubeletPaths.under(root)
+        self.paths = KubeletPaths(plugins=root / "plugins", registry=root / "plugins_registry")
         self.service = self.paths.plugins / "gpu.nvidia.com" / "dra.sock"
         self.registration = self.paths.registry / "gpu.nvidia.com-reg.sock"
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
+from driver.kubelet.plugin import KubeletPlugin
 from tests.waiting import until
 
 from .conftest import Kubelet, ScriptedClaims, Seen, prepare_request, running
@@ -115,7 +116,7 @@ async def test_two_instances_of_a_rolling_update(kubelet: Kubelet, seen: Seen) -
     pods = ("11111111-2222-3333-4444-555555555555", "66666666-7777-8888-9999-000000000000")
     engines = [ScriptedClaims(), ScriptedClaims()]
     plugins = [
-        KubeletPlugin(KubeletPaths.under(kubelet.root, pod), engine, seen, warn=seen.warn)
+        KubeletPlugin(replace(kubelet.paths, pod_uid=pod), engine, seen, warn=seen.warn)
         for pod, engine in zip(pods, engines, strict=True)
     ]
     registrations = [kubelet.paths.registry / f"gpu.nvidia.com-{pod}-reg.sock" for pod in pods]

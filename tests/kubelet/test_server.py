@@ -6,12 +6,13 @@ import socket
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from driver.errors import ServeError
-from driver.kubelet.plugin import KubeletPaths, KubeletPlugin
+from driver.kubelet.plugin import KubeletPlugin
 from tests.waiting import until
 
 from .conftest import Kubelet, ScriptedClaims, Seen, prepare_request, running
@@ -69,7 +70,7 @@ async def test_K3_a_live_instance_is_not_robbed(kubelet: Kubelet, plugin: Kubele
 
 
 async def test_a_pods_own_name_may_be_taken_over(kubelet: Kubelet, claims: ScriptedClaims, seen: Seen) -> None:
-    paths = KubeletPaths.under(kubelet.root, "pod-uid")
+    paths = replace(kubelet.paths, pod_uid="pod-uid")
     service = kubelet.service.with_name("dra-pod-uid.sock")
     service.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as stuck:
@@ -142,7 +143,7 @@ async def test_a_socket_that_another_process_put_there_is_left_at_the_end(
 
 
 async def test_a_plugin_directory_that_cannot_be_made(claims: ScriptedClaims, seen: Seen) -> None:
-    message = await failure_of(KubeletPlugin(KubeletPaths.under(Path("/proc/kubelet")), claims, seen, warn=seen.warn))
+    message = await failure_of(KubeletPlugin(Kubelet(Path("/proc/kubelet")).paths, claims, seen, warn=seen.warn))
     assert "cannot create /proc/kubelet/plugins/gpu.nvidia.com for the driver's socket" in message
 
 
@@ -157,12 +158,12 @@ async def test_K3_a_killed_process_leaves_sockets_that_the_next_one_replaces(
 ) -> None:
     program = (
         "import asyncio, sys, pathlib\n"
-        "from driver.kubelet.plugin import KubeletPaths, KubeletPlugin\n"
-        "from tests.kubelet.conftest import ScriptedClaims, Seen\n"
+        "from driver.kubelet.plugin import KubeletPlugin\n"
+        "from tests.kubelet.conftest import Kubelet, ScriptedClaims, Seen\n"
         "seen = Seen()\n"
         "root = pathlib.Path(sys.argv[1])\n"
         "async def main():\n"
-        "    await KubeletPlugin(KubeletPaths.under(root), ScriptedClaims(), seen, warn=seen.warn).run()\n"
+        "    await KubeletPlugin(Kubelet(root).paths, ScriptedClaims(), seen, warn=seen.warn).run()\n"
         "asyncio.run(main())\n"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(kubelet.root)]) as process:

@@ -87,10 +87,6 @@ class Tokens:
             self._seen[token] = seen
         return seen[0] if seen[1] > time.time() else None
 
-    def revoke(self, token: str) -> None:
-        """Make a token of a user invalid."""
-        self._static.pop(token, None)
-
     def _signature(self, text: str) -> str:
         return _base64(hmac.new(self._key, text.encode(), hashlib.sha256).digest())
 

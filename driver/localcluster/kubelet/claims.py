@@ -6,7 +6,6 @@ skipped; one that another pod still uses is not unprepared.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import TemporaryError
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.kubelet.dra_plugins import DraPlugins
-
-_log = logging.getLogger(__name__)
 
 
 class ClaimError(TemporaryError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
     from driver.localcluster.kubelet.health import HealthBoard
     from driver.localcluster.kubelet.times import Times
-
-_log = logging.getLogger(__name__)
 
 _SERVICES: dict[str, tuple[Any, Any]] = {
     "v1.DRAPlugin": (dra_v1_pb2, dra_v1_pb2_grpc.DRAPluginStub),
@@ -91,10 +88,6 @@ class DraPlugins:
         if not plugins:
             raise PluginError(f"DRA driver {driver} is not registered")
         return next((plugin for plugin in reversed(plugins) if plugin.connected), plugins[-1])
-
-    def is_leaving(self, driver: str) -> bool:
-        """Say whether a driver without a connected plugin is about to lose its slices."""
-        return driver in self._gone
 
     async def add(self, name: str, endpoint: str, versions: list[str]) -> None:
         """Take a plugin and use the first of its service versions that is known here.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.kubelet import lifecycle
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from driver.localcluster.containers.process import Container
     from driver.localcluster.kubelet.pod_state import ContainerState
     from driver.localcluster.kubelet.services import NodeServices
-
-_log = logging.getLogger(__name__)
 
 
 async def supervise(

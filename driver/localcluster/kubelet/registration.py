@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any, Protocol
 
 from driver._pb import pluginregistration_pb2 as pb
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from driver.localcluster.kubelet.times import Times
-
-_log = logging.getLogger(__name__)
 
 
 class RegistrationError(TemporaryError):

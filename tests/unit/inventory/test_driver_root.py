@@ -90,15 +90,15 @@ def test_links_in_a_circle_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("directory", BINARY_DIRECTORIES)
-def test_nvidia_smi(tmp_path: Path, directory: str) -> None:
+def test_a_program(tmp_path: Path, directory: str) -> None:
     root = DriverRoot(tmp_path)
-    assert root.nvidia_smi() is None
+    assert root.binary("nvidia-smi") is None
     path = tmp_path / directory / "nvidia-smi"
     path.parent.mkdir(parents=True)
     path.write_text("#!/bin/sh\n")
-    assert root.nvidia_smi() is None  # not executable
+    assert root.binary("nvidia-smi") is None  # not executable
     path.chmod(0o755)
-    assert root.nvidia_smi() == path
+    assert root.binary("nvidia-smi") == path
 
 
 def test_watched_directories_of_a_root_that_is_there(tmp_path: Path) -> None:

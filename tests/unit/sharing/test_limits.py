@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from driver.config.parameters import Mps
 from driver.errors import InvalidValueError
 from driver.sharing.base import MpsSpec
+from driver.sharing.daemons import tag_of
 from driver.sharing.limits import client_env, control_commands, mps_spec, whole_mib
 from tests.unit.sharing.conftest import GPU, OTHER
 
@@ -80,6 +84,10 @@ def test_the_environment_of_a_share() -> None:
     }
 
 
-def test_a_spec_survives_its_record() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [{"devices": (GPU,)}, {"active_thread_percentage": 6}, {"memory_limits": {GPU: 2 * MI}}, {"multi_user": False}],
+)
+def test_a_change_of_any_setting_makes_another_daemon(change: dict[str, Any]) -> None:
     spec = MpsSpec(devices=(GPU, OTHER), active_thread_percentage=5, memory_limits={GPU: MI}, multi_user=True)
-    assert MpsSpec.decode(spec.encode()) == spec
+    assert tag_of(spec) != tag_of(replace(spec, **change))

@@ -101,9 +101,9 @@ class Play:
         assert self.bench.store.list("resourceslices") == []
 
 
-def publish_slice(bench: Bench) -> None:
+def publish_slice(bench: Bench, driver: str = DRIVER) -> None:
     pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
-    spec = {"driver": DRIVER, "nodeName": NODE, "pool": pool, "devices": [{"name": "gpu-0"}]}
+    spec = {"driver": driver, "nodeName": NODE, "pool": pool, "devices": [{"name": "gpu-0"}]}
     bench.store.create("resourceslices", {"metadata": {"generateName": "s-"}, "spec": spec})
 
 
