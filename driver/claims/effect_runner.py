@@ -154,7 +154,7 @@ class EffectRunner:
 
         :raises ClaimRefusedError: MPS is switched off.
         """
-        return self._mps().edits(daemon.id, spec_of(daemon))
+        return self._mps().edits(daemon.id)
 
     async def _observe(self, effect: Effect) -> object:
         match effect:
@@ -168,8 +168,9 @@ class EffectRunner:
             case TimeSlice():
                 level = await self._time_slices().get(effect.gpu)
                 return DEFAULT_TIME_SLICE if level is None else level
-            case MpsDaemon():
-                self.client_edits(effect)  # what can't be started is refused before anything is recorded
+            case MpsDaemon():  # what can't be started is refused before anything is recorded
+                spec_of(effect)
+                self.client_edits(effect)
                 return None
             case _:
                 assert_never(effect)

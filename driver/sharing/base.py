@@ -173,7 +173,7 @@ class MpsControl(Protocol):
         """
         ...
 
-    def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
+    def edits(self, daemon_id: str) -> ClientEdits:
         """Return what the clients' containers need to reach the daemon. For a share add `limits.client_env`.
 
         :raises InvalidValueError: the id is none with which `start` could work.

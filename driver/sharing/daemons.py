@@ -102,7 +102,7 @@ class Daemons(ABC, Generic[L]):
         self._daemons.clear()
 
     @abstractmethod
-    def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
+    def edits(self, daemon_id: str) -> ClientEdits:
         """Return what the containers get, as `MpsControl.edits`."""
 
     @abstractmethod

@@ -151,7 +151,7 @@ class FakeMps:
             await self.stop(daemon_id)
         return gone
 
-    def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
+    def edits(self, daemon_id: str) -> ClientEdits:
         """Return the mounts, as `MpsControl.edits`."""
         directory = self._root / daemon_id
         return client_edits(str(directory / "pipe"), str(directory / "shm"))

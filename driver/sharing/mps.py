@@ -72,7 +72,7 @@ class MpsDaemons(Daemons[Process]):
         super().__init__(DaemonRoot(options.root, options.shm_root), tools)
         self._options = options
 
-    def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
+    def edits(self, daemon_id: str) -> ClientEdits:
         """Return what the containers get, as `MpsControl.edits`."""
         files = self._files.usable(daemon_id)
         return client_edits(str(files.pipe), str(files.shm) if self._options.private_shm else _SHM)

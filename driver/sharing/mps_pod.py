@@ -73,7 +73,7 @@ class MpsPods(Daemons[PodLife]):
         self._api = api
         self._options = options
 
-    def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
+    def edits(self, daemon_id: str) -> ClientEdits:
         """Return what the containers get, as `MpsControl.edits`."""
         files = self._files.usable(daemon_id)
         return client_edits(str(files.pipe), str(files.shm))

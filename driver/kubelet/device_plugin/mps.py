@@ -78,8 +78,7 @@ class MpsReplicas:
 
     def edits(self, gpu_uuid: str) -> ClientEdits | None:
         """Return what a client's container needs; None if the GPU has no daemon."""
-        spec = self._specs.get(gpu_uuid)
-        return None if spec is None else self._control.edits(f"{_PREFIX}{gpu_uuid}", spec)
+        return self._control.edits(f"{_PREFIX}{gpu_uuid}") if gpu_uuid in self._specs else None
 
     async def _start(self, uuid: str, spec: MpsSpec) -> None:
         daemon = f"{_PREFIX}{uuid}"

@@ -167,7 +167,7 @@ class Daemons:
             await self.stop(stray)
         return frozenset(strays)
 
-    def edits(self, daemon_id: str, spec: MpsSpec) -> ClientEdits:
+    def edits(self, daemon_id: str) -> ClientEdits:
         return client_edits(f"/mps/{daemon_id}/pipe", f"/mps/{daemon_id}/shm")
 
     def running(self) -> frozenset[str]:

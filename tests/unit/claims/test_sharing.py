@@ -7,9 +7,13 @@ import json
 
 import pytest
 
-from driver.errors import ClaimRefusedError, DriverError
+from driver.claims.effect import MpsDaemon
+from driver.claims.effect_runner import EffectRunner
+from driver.config.parameters import Mps
+from driver.errors import ClaimRefusedError, DriverError, InvalidValueError
 from driver.model.mig import Placement
 from tests.unit.claims.bench import EMPTY, MPS, SLICING_LONG, Bench, config, part
+from tests.unit.claims.hardware import Daemons
 from tests.unit.claims.helpers import claim, result, uid
 
 
@@ -137,6 +141,13 @@ async def test_limits_are_by_uuid_or_index_before_the_common_one(bench: Bench) -
     )
     await bench.prepare(1)
     assert bench.hardware.daemons[uid(1)].memory_limits == {"GPU-1": 1 << 30, "GPU-2": 2 << 30}
+
+
+async def test_a_device_with_two_limits_is_refused_before_anything_is_recorded(bench: Bench) -> None:
+    settings = Mps(memory_limit_by_device={"0": 2 << 30, "GPU-1": 1 << 30})
+    daemon = MpsDaemon(id=uid(1), gpus=("GPU-1",), devices=("gpu-1",), uuids=("GPU-1",), settings=settings)
+    with pytest.raises(InvalidValueError, match="names the same device as key '0'"):
+        await EffectRunner(daemons=Daemons(bench.hardware)).observe([daemon])
 
 
 async def test_one_claim_with_two_settings_for_one_daemon_is_refused(bench: Bench) -> None:

@@ -12,7 +12,6 @@ from driver.inventory.driver_root import DriverRoot
 from driver.kube.client import KubeClient
 from driver.kube.config import ClusterConfig
 from driver.settings import load_settings
-from driver.sharing.base import MpsSpec
 from driver.sharing.choose import Sharing, make_sharing
 from driver.sharing.fake import FakeMps
 from driver.sharing.mps import MpsDaemons
@@ -38,14 +37,14 @@ def test_fake_gpus_have_fake_sharing(tmp_path: Path) -> None:
 def test_real_ones_have_daemons_below_the_state_directory(tmp_path: Path) -> None:
     mps = make(tmp_path).mps
     assert isinstance(mps, MpsDaemons)
-    pipe, shm = mps.edits("uid", MpsSpec(devices=())).mounts
+    pipe, shm = mps.edits("uid").mounts
     assert (pipe.host_path, shm.host_path) == (f"{tmp_path}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
 
 
 def test_daemons_may_be_pods(tmp_path: Path) -> None:
     mps = make(tmp_path, mps="pod", driver_root="/host").mps
     assert isinstance(mps, MpsPods)
-    pipe, shm = mps.edits("uid", MpsSpec(devices=())).mounts
+    pipe, shm = mps.edits("uid").mounts
     assert (pipe.host_path, shm.host_path) == (f"{tmp_path}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
     assert isinstance(make(tmp_path, mps="pod", gpus="h100").mps, FakeMps)
 
@@ -84,4 +83,4 @@ def test_a_claims_and_a_gpus_daemon_fit_below_the_usual_state_directory() -> Non
     mps = make(Path("/"), state_dir="").mps
     assert mps is not None
     for name in ("0a5b2c3d-1111-4222-8333-444455556666", GPU):
-        mps.edits(name, MpsSpec(devices=()))
+        mps.edits(name)

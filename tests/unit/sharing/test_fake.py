@@ -66,8 +66,8 @@ async def test_daemons_start_die_and_are_found_again(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         await first.start(name, SPEC)
         await first.start(name, SPEC)
-    assert [mount.container_path for mount in first.edits("a", SPEC).mounts] == ["/tmp/nvidia-mps", "/dev/shm"]
-    assert all((tmp_path / mount.host_path).is_dir() for mount in first.edits("a", SPEC).mounts)
+    assert [mount.container_path for mount in first.edits("a").mounts] == ["/tmp/nvidia-mps", "/dev/shm"]
+    assert all((tmp_path / mount.host_path).is_dir() for mount in first.edits("a").mounts)
     first.die("c")
     assert [name for name, _ in deaths] == ["c"]
     await first.aclose()

@@ -65,10 +65,10 @@ async def test_starting_again_changes_nothing(node: Node) -> None:
 async def test_other_limits_replace_the_daemon_but_not_its_directories(node: Node) -> None:
     daemons = node.agent()
     await daemons.start(UID, SPEC)
-    mounted = os.stat(daemons.edits(UID, SPEC).mounts[0].host_path).st_ino
+    mounted = os.stat(daemons.edits(UID).mounts[0].host_path).st_ino
     await daemons.start(UID, replace(SPEC, active_thread_percentage=50))
     assert [call["pid"] for call in node.driver.daemons()][1:] == node.processes()
-    assert os.stat(daemons.edits(UID, SPEC).mounts[0].host_path).st_ino == mounted
+    assert os.stat(daemons.edits(UID).mounts[0].host_path).st_ino == mounted
     assert node.deaths == []
     await daemons.stop(UID)
 
@@ -77,7 +77,7 @@ async def test_other_limits_replace_the_daemon_but_not_its_directories(node: Nod
 async def test_shared_memory_is_the_daemons_and_its_clients_only(node: Node) -> None:
     daemons = node.agent(private_shm=True)
     await daemons.start(UID, SPEC)
-    pipe, shm = daemons.edits(UID, SPEC).mounts
+    pipe, shm = daemons.edits(UID).mounts
     assert (pipe.container_path, shm.container_path) == ("/tmp/nvidia-mps", "/dev/shm")
     assert node.driver.daemons()[0]["shm"] == os.stat(shm.host_path).st_ino
     assert os.stat(shm.host_path).st_mode & 0o7777 == 0o1777
@@ -87,10 +87,10 @@ async def test_shared_memory_is_the_daemons_and_its_clients_only(node: Node) -> 
 
 
 async def test_edits_name_the_pipe_directory_in_the_container(node: Node) -> None:
-    edits = node.agent(private_shm=True).edits(UID, SPEC)
+    edits = node.agent(private_shm=True).edits(UID)
     assert edits.env == {"CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps"}
     assert [mount.host_path for mount in edits.mounts] == [str(node.root / UID / "p"), str(node.shm_root / UID)]
-    assert node.agent().edits(UID, SPEC).mounts[1].host_path == "/dev/shm"
+    assert node.agent().edits(UID).mounts[1].host_path == "/dev/shm"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ async def test_a_daemon_is_a_pod_on_the_node_that_has_its_limits_before_start_re
 async def test_its_containers_dev_shm_is_the_one_that_clients_get(world: World) -> None:
     agent = world.agent()
     await agent.start(UID, SPEC)
-    _, shm = agent.edits(UID, SPEC).mounts
+    _, shm = agent.edits(UID).mounts
     volumes = {volume["name"]: volume["hostPath"]["path"] for volume in (await world.pods())[0]["spec"]["volumes"]}
     assert volumes["shm"] == shm.host_path
     assert Path(shm.host_path).is_dir()
@@ -125,9 +125,9 @@ async def test_starting_again_changes_nothing(world: World) -> None:
 async def test_other_limits_replace_the_pod_but_not_its_directories(world: World) -> None:
     agent = world.agent()
     await agent.start(UID, SPEC)
-    before = (await world.pods())[0]["metadata"]["uid"], os.stat(agent.edits(UID, SPEC).mounts[0].host_path).st_ino
+    before = (await world.pods())[0]["metadata"]["uid"], os.stat(agent.edits(UID).mounts[0].host_path).st_ino
     await agent.start(UID, replace(SPEC, active_thread_percentage=50))
-    after = (await world.pods())[0]["metadata"]["uid"], os.stat(agent.edits(UID, SPEC).mounts[0].host_path).st_ino
+    after = (await world.pods())[0]["metadata"]["uid"], os.stat(agent.edits(UID).mounts[0].host_path).st_ino
     assert after[0] != before[0]
     assert after[1] == before[1]
     assert "Cmd:set_default_active_thread_percentage 50" in world.log()
