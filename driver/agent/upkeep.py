@@ -60,8 +60,9 @@ class Upkeep:
     async def _settle(self) -> None:
         """Once the GPUs answer, finish what an earlier life of the agent left: half-done claims, MPS daemons."""
         await self._ready.wait()
-        await _done(self._engine.settle, "undoing what a crash interrupted")
-        await _done(self._resume, "taking over MPS daemons")  # which takes the API server if they are pods
+        async with asyncio.TaskGroup() as tasks:  # neither waits for the other: one broken GPU may keep either for long
+            tasks.create_task(_done(self._engine.settle, "undoing what a crash interrupted"))
+            tasks.create_task(_done(self._resume, "taking over MPS daemons"))  # by the API server if they are pods
 
     async def _resume(self) -> None:
         for daemon_id in await self._engine.resume():

@@ -50,7 +50,7 @@ from driver.errors import (
 from driver.model import names
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from driver.claims.allocation import Allocation, ClaimRef
     from driver.claims.effect import Effect, Key, MpsDaemon
@@ -159,25 +159,24 @@ class ClaimEngine:
 
         Those that can't be read are among them, as far as their bytes still say whose they are.
 
-        :raises StorageError: the state can't be read.
+        :raises DriverError: the state can't be read, or something could not be given up; all else is.
         """
         records = (*await self._turns.run(self._state.records), *await self._turns.run(self._state.doubtful))
-        released = await asyncio.gather(*(self._release_if_gone(record) for record in records))
         await self._remove_strays()
-        return sum(released)
+        return sum(await _all(self._release_if_gone(record) for record in records))
 
     async def settle(self) -> int:
         """Undo what a crash left half done; return how many claims. Call when the devices answer.
 
         One that another instance is working on is waited for, and then found to be settled.
 
-        :raises DriverError: something could not be undone now; call again.
+        :raises DriverError: something could not be undone now, all else is; call again.
         """
         half_done = [record for record in await self.records() if not record.ready]
         for record in half_done:
             log.warning("Undoing the preparation of claim %s, which a crash interrupted", record.claim)
-            await self._release(Unprepare(claim=record.claim, only_if=record))
         await self._remove_strays()
+        await _all(self._release(Unprepare(claim=record.claim, only_if=record)) for record in half_done)
         return len(half_done)
 
     async def resume(self) -> tuple[str, ...]:
@@ -382,3 +381,15 @@ async def _each(refs: Sequence[ClaimRef], one: Callable[[ClaimRef], Awaitable[T]
         return {uid: await one(ref) for uid, ref in by_uid.items()}
     results = await asyncio.gather(*(one(ref) for ref in by_uid.values()))
     return dict(zip(by_uid, results, strict=True))
+
+
+async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
+    """Do all of them side by side; one that fails costs no other.
+
+    :raises DriverError: what failed, when all have ended.
+    """
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    errors = [as_outcome(one) for one in outcomes if isinstance(one, Exception)]
+    if errors:
+        raise DriverError("; ".join(map(str, errors)))
+    return [one for one in outcomes if not isinstance(one, BaseException)]

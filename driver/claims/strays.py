@@ -41,13 +41,13 @@ async def remove_strays(
         if used is None or made.claims & used:
             log.warning("No record owns %s, but a pod may use it: it is left for now", where)
             continue
-        async with locks.hold((made.gpu,)):
-            if made not in runner.made() or await is_owned(made):
-                continue  # another claim or another instance of the driver was here meanwhile
-            try:
+        try:
+            async with locks.hold((made.gpu,)):
+                if made not in runner.made() or await is_owned(made):
+                    continue  # another claim or another instance of the driver was here meanwhile
                 log.warning("No record owns %s, and no pod uses it: removing it", where)
                 await runner.remove(made)
                 removed += 1
-            except DriverError as exc:
-                log.warning("%s can't be removed now: %s", where, exc)
+        except DriverError as exc:
+            log.warning("%s can't be removed now: %s", where, exc)
     return removed

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from driver.agent import upkeep
-from driver.errors import StorageError
+from driver.errors import MigError, StorageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,3 +50,30 @@ async def test_C1_files_that_can_not_be_rebuilt_are_tried_again(
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert caplog.text.count("refreshing the CDI files failed: disk full") == 3
+
+
+async def test_daemons_are_taken_over_though_something_else_can_not_be_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_SETTLE_AGAIN", 0.001)
+
+    class Broken(Engine):
+        async def settle(self) -> int:
+            raise MigError("the GPU is lost")
+
+        async def resume(self) -> tuple[str, ...]:
+            return ("daemon-1",)
+
+    ready, died = asyncio.Event(), asyncio.Queue[str]()
+    ready.set()
+    beside = upkeep.Upkeep(
+        cast("ClaimEngine", Broken(failures=0)),
+        cdi_dir=tmp_path,
+        ready=ready,
+        daemon_died=lambda one, _: died.put_nowait(one),
+    )
+    task = asyncio.create_task(beside.run())
+    async with asyncio.timeout(10):
+        assert await died.get() == "daemon-1"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

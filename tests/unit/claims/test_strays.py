@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from driver.errors import MigError, RecordError
+from driver.errors import DriverError, MigError, RecordError
 from driver.model.mig import Placement
-from tests.unit.claims.bench import Bench, part
+from tests.unit.claims.bench import EMPTY, SLICING_LONG, Bench, config, part
 from tests.unit.claims.helpers import claim, result, uid
 
 if TYPE_CHECKING:
@@ -139,4 +139,34 @@ async def test_a_gpu_instance_left_bare_with_its_record_lost_is_removed(bench: B
     lose(bench, 2)
     await bench.restart()
     await bench.engine.settle()
+    assert bench.hardware.picture() == MADE
+
+
+async def test_a_record_that_can_not_be_given_up_keeps_no_other_and_no_stray(bench: Bench) -> None:
+    bench.claims.add(claim(2, result(part(1))))
+    bench.claims.add(claim(3, result("gpu-1"), config=config(SLICING_LONG)))
+    await prepared(bench, 2)
+    await prepared(bench, 3)
+    lose(bench)
+    bench.claims.objects.clear()
+    bench.hardware.fails["slice"] = 1
+    with pytest.raises(DriverError, match="slice failed on demand"):
+        await bench.engine.reconcile()
+    assert bench.hardware.picture() == ({}, {}, [], {}, {"GPU-1": 3}, [])
+    assert await bench.engine.reconcile() == 1
+    assert bench.hardware.picture() == EMPTY
+
+
+async def test_half_done_work_that_can_not_be_undone_keeps_no_other_half_done(bench: Bench) -> None:
+    for number, name in ((2, "gpu-1"), (3, "gpu-2")):
+        bench.claims.add(claim(number, result(name), config=config(SLICING_LONG)))
+        await prepared(bench, number)
+    bench.hardware.fails["slice"] = 2
+    for answer in await bench.unprepare(2, 3):
+        assert isinstance(answer, DriverError)
+    bench.hardware.fails["slice"] = 1
+    with pytest.raises(DriverError, match="slice failed on demand"):
+        await bench.engine.settle()
+    assert len([record for record in await bench.engine.records() if not record.ready]) == 1
+    assert await bench.engine.settle() == 1
     assert bench.hardware.picture() == MADE
