@@ -33,10 +33,21 @@ class InvalidValueError(PermanentError):
     """
 
     def __init__(self, path: str, value: object, allowed: str) -> None:
-        super().__init__(f"{_printable(path)}: invalid value {_shown(value)}: {allowed}")
+        found = "no value" if value is None else f"invalid value {_shown(value)}"
+        super().__init__(f"{_printable(path)}: {found}: {allowed}")
         self.path = path
         self.value = value
         self.allowed = allowed
+
+
+class InvalidFileError(InvalidValueError):
+    """A file that people write is of no use as a whole; `path` has line and column where the problem has them."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        DriverError.__init__(self, f"{_printable(path)}: {problem}")
+        self.path = path
+        self.value = None
+        self.allowed = problem
 
 
 class SettingsError(PermanentError):
@@ -171,5 +182,5 @@ def _printable(path: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = str(value).lower() if isinstance(value, bool) else repr(value)  # as in the YAML or JSON that it came from
     return text if len(text) <= 120 else f"{text[:117]}..."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from driver.errors import InvalidValueError
+from driver.errors import InvalidFileError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -36,30 +36,29 @@ class _Loader(_Base):  # type: ignore[misc]  # one of two base classes, chosen a
 def read_text(file: Path | Traversable) -> str:
     """Return a file's text.
 
-    :raises InvalidValueError: it can't be read, is too large or no UTF-8.
+    :raises InvalidFileError: it can't be read, is too large or no UTF-8.
     """
     try:
         data = file.read_bytes()
     except OSError as exc:
-        raise InvalidValueError(str(file), exc.strerror or str(exc), "must be a readable file") from exc
+        raise InvalidFileError(str(file), f"can't be read: {exc.strerror or exc}") from exc
     if len(data) > MAX_BYTES:
-        raise InvalidValueError(str(file), len(data), f"at most {MAX_BYTES} bytes")
+        raise InvalidFileError(str(file), f"has {len(data)} bytes, of which at most {MAX_BYTES} are read")
     try:
         return data.decode()
     except UnicodeDecodeError as exc:
-        raise InvalidValueError(str(file), f"byte {exc.start}", "must be UTF-8") from exc
+        raise InvalidFileError(str(file), f"is no UTF-8 text, from byte {exc.start} on") from exc
 
 
 def load_yaml(text: str, name: str) -> object:
     """Parse one YAML document; an empty one is `None`.
 
-    :raises InvalidValueError: naming line and column.
+    :raises InvalidFileError: naming line and column.
     """
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         mark = getattr(exc, "problem_mark", None)
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
-        raise InvalidValueError(
-            where, getattr(exc, "problem", None) or type(exc).__name__, "must be valid YAML"
-        ) from exc
+        problem = getattr(exc, "problem", None) or type(exc).__name__
+        raise InvalidFileError(where, f"is no valid YAML: {problem}") from exc

@@ -207,7 +207,7 @@ class ClaimEngine:
         except ApiNotFoundError as exc:
             if not exc.reason:  # the API is away, not the claim
                 raise ApiUnavailableError(f"claim {ref} can't be read: {exc}", status=exc.status) from exc
-            raise ClaimRefusedError(f"claim {ref} does not exist any more") from exc
+            raise ClaimRefusedError(f"claim {ref} does not exist any more: delete the pod that names it") from exc
         allocated = allocation.decode(claim, ref)
         known = self._state.recall(allocated)
         if known is not None:

@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 FORMAT: Final = "gpu-dra-claim"
 VERSION: Final = 1
+_BEGIN: Final = b'{"format": "%s"' % FORMAT.encode()
 MAX_BYTES: Final = 1 << 20
 """A record of 32 devices has some 10 KB; what is larger is not ours."""
 
@@ -146,7 +147,7 @@ def _split(data: bytes) -> tuple[Mapping[str, Any], bytes]:
         raise RecordError(f"it has {len(data)} bytes, more than any record ({MAX_BYTES})")
     first, newline, rest = data.partition(b"\n")
     if not newline or not rest.endswith(b"\n"):
-        raise RecordError("it is cut short")
+        raise RecordError("it is cut short" if first.startswith(_BEGIN[: len(first)]) else "it is no claim record")
     return _json_object(first, "its first line"), rest[:-1]
 
 

@@ -96,7 +96,8 @@ def _gpus(settings: Settings, file: Path) -> Sequence[Gpu]:
         from driver.inventory.fake_spec import load_node
         from driver.inventory.profiles import load_products
 
-        spec = load_node(settings.gpus, load_products(settings.profiles_dir), settings.source("gpus"))
+        products = load_products(settings.profiles_dir, settings.source("profiles_dir"))
+        spec = load_node(settings.gpus, products, settings.source("gpus"))
         found = build_gpus(spec, settings.node_name)
     if not found:
         raise InvalidValueError(

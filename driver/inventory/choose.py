@@ -18,11 +18,12 @@ def make_inventory(settings: Settings, *, with_faults: bool = True) -> NodeInven
     """
     if settings.fake:
         from driver.inventory.fake import FakeInventory
+        from driver.inventory.profiles import load_products
 
         return FakeInventory.from_spec(
             settings.gpus,
             node_name=settings.node_name,
-            profiles_dir=settings.profiles_dir,
+            products=load_products(settings.profiles_dir, settings.source("profiles_dir")),
             faults_file=settings.faults if with_faults else None,
             mig_file=settings.faults.with_name("fake-mig.json") if with_faults else None,
             boot_id=_boot_id(settings.boot_id),

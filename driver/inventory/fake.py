@@ -23,6 +23,7 @@ from driver.inventory.fake_partition import FakePartitioner
 from driver.inventory.fake_spec import NodeSpec, load_node
 from driver.inventory.fake_usage import FakeUsage, with_faults
 from driver.inventory.fault_file import write_names
+from driver.inventory.fault_words import told
 from driver.inventory.faults import ATTRIBUTES, EVENTS, NO_FAULTS, GpuFaults, decode_faults
 from driver.inventory.health_faults import QUERIES, report
 from driver.inventory.profiles import load_products
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from driver.inventory.base import InventoryEvent
     from driver.inventory.faults import Faults
+    from driver.inventory.profiles import Product
     from driver.model.health_facts import HealthReport
     from driver.model.mig import MigInstance, MigState, Placement
     from driver.model.usage import GpuUsage
@@ -81,7 +83,7 @@ class FakeInventory:
         gpus: str,
         *,
         node_name: str,
-        profiles_dir: Path | None = None,
+        products: Mapping[str, Product] | None = None,
         faults_file: Path | None = None,
         mig_file: Path | None = None,
         boot_id: str = "",
@@ -90,9 +92,11 @@ class FakeInventory:
     ) -> FakeInventory:
         """Make the GPUs that `gpus` asks for: a specification (`h100:8,l4:2`) or a YAML file's path.
 
+        `products` are all that there are, the shipped ones if it is not given.
+
         :raises InvalidValueError: naming `source` or the file, and what is wrong.
         """
-        spec = load_node(gpus, load_products(profiles_dir), source)
+        spec = load_node(gpus, load_products() if products is None else products, source)
         return cls(
             spec, node_name=node_name, faults_file=faults_file, mig_file=mig_file, boot_id=boot_id, timeout=timeout
         )
@@ -226,7 +230,7 @@ class FakeInventory:
         except DriverError as exc:
             log.error("ignoring a bad faults file, faults stay as they were: %s", exc)  # noqa: TRY400
             return
-        log.info("faults of fake GPUs: %s", self._faults if self._faults != NO_FAULTS else "none")
+        log.info("faults of fake GPUs: %s", told(self._faults, self._gpus) or "none")
 
     def _watch(self, stack: contextlib.ExitStack) -> Inotify | None:
         """Watch the directory of the faults file, as the file may not exist and be replaced."""

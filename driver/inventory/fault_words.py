@@ -20,6 +20,8 @@ from driver.settings.options import seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from driver.model.device import Gpu
+
 NVML_DOWN, NVML_SLOW = "nvml-down", "nvml-slow"
 NODE_WORDS = (NVML_DOWN, NVML_SLOW)
 """What concerns the node as a whole; no GPU is named with it."""
@@ -83,6 +85,12 @@ def node_words(faults: Faults) -> tuple[str, ...]:
     if faults.nvml_down:
         return (NVML_DOWN,)
     return (f"{NVML_SLOW}={faults.nvml_slow:g}s",) if faults.nvml_slow else ()
+
+
+def told(faults: Faults, gpus: Iterable[Gpu]) -> str:
+    """Return all faults in one line, `nvml-slow=2s; gpu-3: lost xid=79`; empty if there are none."""
+    by_name = {gpu.name: words_of(faults.of(gpu.uuid)) for gpu in gpus}
+    return "; ".join([*node_words(faults), *(f"{name}: {' '.join(words)}" for name, words in by_name.items() if words)])
 
 
 def _with(faults: Faults, gpu_uuid: str, one: GpuFaults) -> Faults:

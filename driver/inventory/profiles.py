@@ -86,12 +86,12 @@ class Product:
     mig: MigSupport | None
 
 
-def load_products(directory: Path | None = None) -> dict[str, Product]:
-    """Return all products by name: the shipped ones, and those of `directory`, which win.
+def load_products(directory: Path | None = None, source: str = "profiles_dir") -> dict[str, Product]:
+    """Return all products by name: the shipped ones, and those of `directory`, which win. `source` said which that is.
 
     :raises InvalidValueError: naming file and field of the first bad profile.
     """
-    return {**_shipped(), **(_load_directory(directory) if directory else {})}
+    return {**_shipped(), **(_load_directory(directory, source) if directory else {})}
 
 
 def load_profile(file: Path | Traversable) -> Product:
@@ -121,9 +121,9 @@ def _shipped() -> Mapping[str, Product]:
     return _load_all(file for file in directory.iterdir() if file.name.endswith(".yaml"))
 
 
-def _load_directory(directory: Path) -> Mapping[str, Product]:
+def _load_directory(directory: Path, source: str) -> Mapping[str, Product]:
     if not directory.is_dir():
-        raise InvalidValueError("profiles directory", str(directory), "must be a directory with <product>.yaml files")
+        raise InvalidValueError(source, str(directory), "must be a directory with <product>.yaml files")
     return _load_all(directory.glob("*.yaml"))
 
 

@@ -37,7 +37,8 @@ def in_cluster(account: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.
     host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         raise SettingsError(
-            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, so this is no pod: give a kubeconfig"
+            "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, so this is no pod: "
+            "give a kubeconfig, by --kubeconfig"
         )
     token, authority = account / "token", account / "ca.crt"
     for file in (token, authority):

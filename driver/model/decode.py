@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from driver.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 _MISSING = object()
 _LISTED = 20  # words; more are a wall of text beside a hint
+_FEW = 3  # words that a hint names
 
 
 class Fields:
@@ -119,11 +120,19 @@ def integer(value: object, path: str, minimum: int, maximum: int) -> int:
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Say which known word was meant, and list all of them unless they are very many."""
+    """Say which known words may have been meant, and list all of them unless they are very many."""
     options = {option.casefold(): option for option in sorted(known)}
-    near = difflib.get_close_matches(word.casefold(), options, n=1, cutoff=0.6)
     listed = f"known: {', '.join(options.values()) or 'none'}"
+    near = [options[one] for one in _near(word.casefold(), options)]
     if not near:
         return listed
-    hint = f"did you mean {options[near[0]]!r}?"
+    hint = f"did you mean {' or '.join(map(repr, near))}?"
     return hint if len(options) > _LISTED else f"{hint} ({listed})"
+
+
+def _near(word: str, options: Collection[str]) -> list[str]:
+    """Return the options that begin with the word, if they are few (`a100` means a100-40, not a10), else the likest."""
+    longer = [option for option in options if word and option.startswith(word)]
+    if word in options or not 1 <= len(longer) <= _FEW:
+        return difflib.get_close_matches(word, options, n=1, cutoff=0.6)
+    return longer

@@ -124,6 +124,9 @@ GOOD = record.encode(sample())
     [
         (b"", "it is empty"),
         (b"\n", "cut short"),
+        (b'{"hello": "world"}', "it is no claim record"),
+        (b"garbage", "it is no claim record"),
+        (GOOD[:5], "cut short"),
         (GOOD[:-1], "cut short"),
         (GOOD[: len(GOOD) // 2], "cut short"),
         (GOOD.splitlines()[0] + b"\n", "cut short"),

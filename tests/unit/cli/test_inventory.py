@@ -82,7 +82,7 @@ def test_a_file_describes_the_node(capsys, tmp_path):
 def test_own_profiles(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["inventory", *NODE, "--gpus", "l4", "--profiles-dir", "none"]) == USAGE
-    assert "profiles directory" in capsys.readouterr().err
+    assert "--profiles-dir: invalid value" in capsys.readouterr().err
 
 
 def test_faults_are_seen_and_told(capsys, tmp_path):

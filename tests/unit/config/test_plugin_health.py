@@ -94,7 +94,7 @@ def test_ecc_errors_are_an_event_type():
             {},
             r"health.eventTypes\[0\]: invalid value 'xid': must be one of EventTypeXidCriticalError",
         ),
-        ({"enabled": True}, {}, "health.enabled: invalid value True: unknown field"),
+        ({"enabled": True}, {}, "health.enabled: invalid value true: unknown field"),
         (None, {DISABLE: "none"}, f"environment variable {DISABLE}: invalid value 'none': must be all, xids, or XIDs"),
         (None, {ENABLE: "79;48"}, f"environment variable {ENABLE}: invalid value '79;48': must be all, xids"),
         (None, {DISABLE: "0"}, f"environment variable {DISABLE}: invalid value 0: must be a whole number"),

@@ -118,6 +118,26 @@ async def test_a_call_that_is_slow_but_within_its_limit_answers(inventory, file)
     assert len((await inventory.read()).gpus) == 4
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "nvml: {slow: 0.01}\ngpus: {1: {xid: [31, 79], slow: 0.01}, gpu-0: {}, gpu-3: {not_supported: [memory]}}",
+            "nvml-slow=0.01s; gpu-1: xid=31,79 slow=0.01s; gpu-3: not-supported=memory",
+        ),
+        ("gpus: {gpu-2: {lost: true}}", "gpu-2: lost"),
+        ("", "none"),
+    ],
+)
+async def test_faults_are_told_in_the_words_that_inject_them(inventory, file, caplog, text, words):
+    write(file, text)
+    with caplog.at_level(logging.INFO):
+        await inventory.read()
+    assert [record.message for record in caplog.records if "faults" in record.message] == [
+        f"faults of fake GPUs: {words}"
+    ]
+
+
 async def test_a_bad_faults_file_is_told_and_changes_nothing(inventory, file, caplog):
     write(file, "gpus: {gpu-1: {lost: true}}")
     before = await inventory.read()

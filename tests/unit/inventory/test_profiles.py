@@ -269,14 +269,14 @@ def test_the_files_name_is_the_products_name(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"name: [", r"bad.yaml:2:1: .*must be valid YAML"),
+        (b"name: [", r"bad.yaml:2:1: .*is no valid YAML: "),
         (b"name: h100\nname: h200\n", r"bad.yaml:2:1: .*there twice"),
-        (b"\xff\xfe", "must be UTF-8"),
+        (b"\xff\xfe", "is no UTF-8 text"),
         (b"", "a mapping of field names"),
         (b"- a\n", "a mapping of field names"),
-        (b"!!python/object/apply:os.system ['true']", "must be valid YAML"),
-        (b"a: " + b"[" * 5000, "must be valid YAML"),
-        (b"#" * (1 << 20) + b"#", "at most 1048576 bytes"),
+        (b"!!python/object/apply:os.system ['true']", "is no valid YAML: could not"),
+        (b"a: " + b"[" * 5000, "is no valid YAML"),
+        (b"#" * (1 << 20) + b"#", "has 1048577 bytes"),
         (b"1: 2\n", "a mapping of field names"),
     ],
 )
@@ -289,8 +289,8 @@ def test_an_unreadable_profile_is_named(tmp_path, content, message):
 
 
 def test_a_profiles_directory_must_exist(tmp_path):
-    with pytest.raises(InvalidValueError, match="profiles directory"):
-        load_products(tmp_path / "none")
+    with pytest.raises(InvalidValueError, match=r"^--profiles-dir: .*/none.: must be a directory"):
+        load_products(tmp_path / "none", "--profiles-dir")
 
 
 def test_an_unknown_product_names_the_nearest_and_all():

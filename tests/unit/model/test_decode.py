@@ -67,6 +67,10 @@ def test_choices():
         ("H100", ["l4", "h100"], "did you mean 'h100'? (known: h100, l4)"),
         ("zzz", ["l4", "h100"], "known: h100, l4"),
         ("zzz", [], "known: none"),
+        ("a100", ["a10", "a100-40", "a100-80"], "did you mean 'a100-40' or 'a100-80'? (known: a10, a100-40, a100-80)"),
+        ("l40", ["l4", "l40", "l40s"], "did you mean 'l40'? (known: l4, l40, l40s)"),
+        ("", ["l4"], "known: l4"),
+        ("card", [f"card-{n}" for n in "1234"], "did you mean 'card-4'? (known: card-1, card-2, card-3, card-4)"),
         ("word7", [f"word{number}" for number in range(30)], "did you mean 'word7'?"),
     ],
 )
