@@ -3,6 +3,9 @@
 Deletions come first, then updates, then creations, so that a pool is never complete with a mixture: a reader takes the
 slices of the highest generation, and only if as many of them are there as each says (`pool.resourceSliceCount`).
 The generation stays if one slice changes in place; otherwise it rises and all slices carry it.
+
+A taint keeps the time since which it is there: whoever tolerates it for some seconds counts from then, and the server
+would date it anew with each write.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from driver.model.json_object import JsonObject
 
 API_VERSION = "resource.k8s.io/v1"
+_Since = dict[tuple[Any, ...], Any]  # times by device and taint
+
 _PREFIX_LIMIT = 200  # characters; with index and random suffix a name stays within 253
 
 
@@ -108,10 +113,12 @@ def diff(
     else:
         generation = max((_generation(item) for item in own), default=0) + 1
         changed = list(chosen)
+    since = _since(own) if changed or missing else {}
+    specs = {index: _at(wanted[index], generation, since) for index in (*changed, *missing)}
     return Plan(
         deletions=deletions,
-        updates=tuple(_update(chosen[index], wanted[index], generation, owner) for index in changed),
-        creations=tuple(_creation(index, wanted[index], generation, owner) for index in missing),
+        updates=tuple(_update(chosen[index], specs[index], owner) for index in changed),
+        creations=tuple(_creation(index, specs[index], owner) for index in missing),
     )
 
 
@@ -175,15 +182,15 @@ def _deletion(item: JsonObject) -> Deletion:
     return Deletion(name=_name(item), uid=metadata.get("uid"), resource_version=metadata.get("resourceVersion"))
 
 
-def _update(item: JsonObject, wanted: JsonObject, generation: int, owner: Owner) -> JsonObject:
+def _update(item: JsonObject, spec: JsonObject, owner: Owner) -> JsonObject:
     """Keep what others put into the metadata; replace the content."""
     metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
     if not _owned(item, owner):
         metadata["ownerReferences"] = [owner.reference]
-    return {**item, "metadata": metadata, "spec": _at(wanted, generation)}
+    return {**item, "metadata": metadata, "spec": spec}
 
 
-def _creation(index: int, wanted: JsonObject, generation: int, owner: Owner) -> JsonObject:
+def _creation(index: int, spec: JsonObject, owner: Owner) -> JsonObject:
     metadata: JsonObject = {"generateName": owner.generate_name(index)}
     if owner.node_uid is not None:
         metadata["ownerReferences"] = [owner.reference]
@@ -191,9 +198,32 @@ def _creation(index: int, wanted: JsonObject, generation: int, owner: Owner) -> 
         "apiVersion": API_VERSION,
         "kind": "ResourceSlice",
         "metadata": metadata,
-        "spec": _at(wanted, generation),
+        "spec": spec,
     }
 
 
-def _at(wanted: JsonObject, generation: int) -> JsonObject:
-    return {**wanted, "pool": {**wanted["pool"], "generation": generation}}
+def _at(wanted: JsonObject, generation: int, since: _Since) -> JsonObject:
+    spec = {**wanted, "pool": {**wanted["pool"], "generation": generation}}
+    if since and "devices" in wanted:
+        spec["devices"] = [_dated(device, since) for device in wanted["devices"]]
+    return spec
+
+
+def _since(own: Iterable[JsonObject]) -> _Since:
+    """Return since when devices have their taints."""
+    devices = (device for item in own for device in item["spec"].get("devices") or ())
+    found = ((device, taint) for device in devices for taint in device.get("taints") or ())
+    return {_taint_key(device, taint): taint["timeAdded"] for device, taint in found if taint.get("timeAdded")}
+
+
+def _dated(device: JsonObject, since: _Since) -> JsonObject:
+    taints = device.get("taints")
+    if not taints:
+        return device
+    times = [since.get(_taint_key(device, taint)) for taint in taints]
+    dated = [{**taint, "timeAdded": time} if time else taint for taint, time in zip(taints, times, strict=True)]
+    return {**device, "taints": dated}
+
+
+def _taint_key(device: JsonObject, taint: JsonObject) -> tuple[Any, ...]:
+    return device.get("name"), taint.get("key"), taint.get("value") or "", taint.get("effect")

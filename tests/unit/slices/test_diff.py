@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from driver.model.health import Effect, Taint
 from driver.slices.build import build
 from driver.slices.diff import Deletion, Owner, Plan, diff
 from tests.unit.slices.helpers import FELL_OFF, NODE, OPTIONS, new_store, snapshot
@@ -222,6 +224,32 @@ def test_an_update_keeps_the_labels_of_others_and_what_identifies_the_slice(clus
     assert "managedFields" not in update["metadata"]
     for key in ("name", "uid", "resourceVersion", "ownerReferences"):
         assert update["metadata"][key] == item["metadata"][key]
+
+
+def test_a_taint_keeps_the_time_since_which_it_is_there(cluster: Cluster) -> None:
+    """Or tolerations for some seconds would begin anew with each change of a neighbour."""
+    cluster.reach(*build(snapshot("l4:2", taints={0: (FELL_OFF,)}), OPTIONS))
+    (item,) = cluster.slices
+    item["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-01-01T00:00:00Z"
+    cluster.store.update("resourceslices", item)
+    assert shape(cluster.reach(*build(snapshot("l4:2", taints={0: (FELL_OFF,), 1: (FELL_OFF,)}), OPTIONS))) == (0, 1, 0)
+    first, second = (device["taints"][0]["timeAdded"] for device in cluster.slices[0]["spec"]["devices"])
+    assert first == "2026-01-01T00:00:00Z" < second
+    worse = Taint(FELL_OFF.key, FELL_OFF.value, Effect.NO_EXECUTE)
+    cluster.reach(*build(snapshot("l4:2", taints={0: (worse,), 1: (FELL_OFF,)}), OPTIONS))
+    first, same = (device["taints"][0]["timeAdded"] for device in cluster.slices[0]["spec"]["devices"])
+    assert first > "2026-01-01T00:00:00Z"
+    assert same == second
+
+
+def test_a_taint_keeps_its_time_in_another_slice(cluster: Cluster) -> None:
+    cluster.reach(*build(snapshot("l4:65", taints={64: (FELL_OFF,)}), OPTIONS))
+    item = cluster.slices[1]
+    item["spec"]["devices"][0]["taints"][0]["timeAdded"] = "2026-01-01T00:00:00Z"
+    cluster.store.update("resourceslices", item)
+    found = snapshot("l4:65", taints={64: (FELL_OFF,)})
+    cluster.reach(*build(replace(found, gpus=found.gpus[1:]), OPTIONS))
+    assert cluster.slices[0]["spec"]["devices"][-1]["taints"][0]["timeAdded"] == "2026-01-01T00:00:00Z"
 
 
 def test_what_is_observed_is_not_changed(cluster: Cluster) -> None:
