@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from driver.backoff import Backoff, Repairs
 from driver.errors import ApiForbiddenError, ApiNotFoundError, DriverError, PermanentError
 from driver.labels import LabelOptions, labels
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -168,11 +169,11 @@ class LabelWriter:
             except DriverError as exc:
                 self._observer.labels_written(type(exc).__name__)
                 self._failed(exc)
-                await self._wait(self._after(exc))
+                await happens(self._news, self._after(exc))
                 self._look.set()
             except Exception:  # as above
                 log.exception("internal error while labelling %s", self._place.where)
-                await self._wait(_AFTER_BUG)
+                await happens(self._news, _AFTER_BUG)
             else:
                 self._pause.reset()
                 self._long_pause.reset()
@@ -182,7 +183,7 @@ class LabelWriter:
         if not wrong:
             self._written = wanted
             return
-        if wanted == self._written and await self._wait(self._pause_of_repair(wrong)):
+        if wanted == self._written and await happens(self._news, self._pause_of_repair(wrong)):
             return
         await self._place.apply(wanted)
         self._written = wanted
@@ -201,15 +202,6 @@ class LabelWriter:
             )
             self._say("NodeLabelsContested", message)
         return pause
-
-    async def _wait(self, seconds: float) -> bool:
-        """Wait, or until other labels are wanted; say whether they are."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
 
     def _after(self, error: DriverError) -> float:
         """Return the seconds to the next try. A Node that is not there yet soon will be."""

@@ -45,6 +45,7 @@ from driver.offering.offering import Offering
 from driver.sharing.choose import make_sharing
 from driver.slices.build import BuildOptions
 from driver.slices.publish import SlicePublisher
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -195,9 +196,7 @@ class Agent:
 
         A kubelet that stays away is no reason to keep silent for ever: it may know another instance.
         """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REGISTRATION_WAIT):
-                await self._plugin.registration.registered.wait()
+        await happens(self._plugin.registration.registered, _REGISTRATION_WAIT)
         self._monitor.subscribe(self._publisher.publish)
         await self._publisher.run()
 

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from driver.errors import StateBusyError, TemporaryError
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,7 +46,7 @@ class Retry:
                     if asyncio.get_running_loop().time() + wait >= deadline:
                         raise last
                     log.info("Trying again in %.1f s: %s", wait, last)
-                    await self._pause(wait)
+                    await happens(self._awakened, wait)
                     pause = min(pause * 2, LONGEST_PAUSE)
         except TimeoutError:
             raise last or self._silence() from None
@@ -58,10 +59,3 @@ class Retry:
     def _silence(self) -> TemporaryError:
         busy = self._busy()
         return StateBusyError(busy) if busy else TemporaryError("no answer within the call's deadline")
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._awakened.wait()
-        except TimeoutError:
-            pass

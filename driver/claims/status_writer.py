@@ -27,6 +27,7 @@ from driver.errors import (
     DriverError,
     InvalidValueError,
 )
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -133,12 +134,7 @@ class ClaimStatusWriter:
     async def _wait(self) -> None:
         """Wait for news, or for the time to take entries back."""
         due = [claim.left_at + self._take_back for claim in self._claims.values() if claim.left_at]
-        pause = max(0.0, min(due) - self._time()) if due else None
-        try:
-            async with asyncio.timeout(pause):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
+        await happens(self._wanted, max(0.0, min(due) - self._time()) if due else None)
 
     # --- one round ---------------------------------------------------------------------------------------------------
 

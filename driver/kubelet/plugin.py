@@ -13,6 +13,7 @@ from driver.kubelet.registration import DRA_V1, DRA_V1BETA1, Registration
 from driver.kubelet.resource_health import HEALTH_V1, HEALTH_V1ALPHA1, ResourceHealth
 from driver.kubelet.server import UnixServer
 from driver.kubelet.sockets import registration_path, service_path
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,10 +124,7 @@ class KubeletPlugin:
 
     async def _remark(self) -> None:
         """Say what is missing if the kubelet doesn't come (K4: its root is elsewhere)."""
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                await self.registration.registered.wait()
-        except TimeoutError:
+        if not await happens(self.registration.registered, _PATIENCE):
             message = f"after {_PATIENCE:g} s: {self.missing()}; does this kubelet use {self._registrar.path.parent}?"
             log.warning("%s", message)
             self._warn("NotRegistered", message)

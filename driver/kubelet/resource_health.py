@@ -16,6 +16,7 @@ from driver._pb import dra_health_v1_pb2_grpc as v1_grpc
 from driver._pb import dra_health_v1alpha1_pb2 as v1alpha1
 from driver._pb import dra_health_v1alpha1_pb2_grpc as v1alpha1_grpc
 from driver.model.health import shorten
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -75,16 +76,9 @@ class ResourceHealth(v1_grpc.DRAResourceHealthServicer):
                 changed.clear()
                 if self._snapshot is not None:  # before the first reading nothing is known, which silence says
                     yield self._message(self._snapshot)
-                await self._wait(changed)
+                await happens(changed, self._timeout / _RESENDS)
         finally:
             self._changed.discard(changed)
-
-    async def _wait(self, changed: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(self._timeout / _RESENDS):
-                await changed.wait()
-        except TimeoutError:
-            pass
 
     def _message(self, snapshot: Snapshot) -> v1.NodeWatchResourcesResponse:
         moment = int(self._now())

@@ -11,7 +11,6 @@ verdicts are given at most once a second, so a storm of events causes few Snapsh
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import math
 from dataclasses import replace
@@ -24,6 +23,7 @@ from driver.model.snapshot import Problem, Snapshot
 from driver.monitor.announcer import Announcer
 from driver.monitor.charts import Charts
 from driver.monitor.observation import advance, is_worse, unavailable
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -161,7 +161,7 @@ class Monitor:
             failed = bool((await self._look()).unavailable)
             wait = pause if failed else self._until_next()
             pause = min(pause * 2, _LONGEST_PAUSE) if failed else _FIRST_PAUSE
-            await asyncio.gather(self._wait(wait), asyncio.sleep(_LEAST_GAP))
+            await asyncio.gather(happens(self._wanted, wait), asyncio.sleep(_LEAST_GAP))
 
     async def _look(self) -> Snapshot:
         """Read the GPUs and check their health. A check that takes long does not hold up what was read."""
@@ -191,13 +191,6 @@ class Monitor:
         wait = self._resync if well else min(self._resync, _UNHEALTHY)
         due = self._charts.due()
         return wait if due is None else min(wait, max(0.0, due - _now()))
-
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wanted.wait()
-        except TimeoutError:
-            pass
 
     async def _read(self) -> Snapshot:
         found = await self._read_once()
@@ -253,9 +246,7 @@ class Monitor:
     async def _keep_judging(self) -> None:
         while True:
             await self._unjudged.wait()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TOGETHER):
-                    await self._looked.wait()
+            await happens(self._looked, _TOGETHER)
             await asyncio.sleep(max(0.0, self._judged_at + _LEAST_GAP - _now()))
             self._settle()
 

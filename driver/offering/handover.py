@@ -19,6 +19,7 @@ from driver import files
 from driver.errors import DriverError, StorageError
 from driver.model.json_object import parse_json
 from driver.model.ownership import ALL_DRA, HANDING_OVER, Holders, Owner, Ownership, assign, wanted_owners
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -120,11 +121,7 @@ class Handover:
     async def run(self, reown: Callable[[], Awaitable[None]]) -> None:
         """Take the steps that are due, until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(self._pause()):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await happens(self._wake, self._pause())
             self._wake.clear()
             await reown()
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from driver.errors import ApiError, ApiGoneError, ApiNotFoundError
 from driver.sharing.pod_manifest import trouble
 from driver.sharing.process import Mortal
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping
@@ -185,13 +186,9 @@ class Pods:
         self._observers.add(look)
         try:
             look()
-            async with asyncio.timeout(limit):
-                await gone.wait()
-        except TimeoutError:
-            return False
+            return await happens(gone, limit)
         finally:
             self._observers.discard(look)
-        return True
 
     async def _list(self) -> str:
         made = -1

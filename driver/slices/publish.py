@@ -7,7 +7,6 @@ within a second, and nothing is written while all is right. Slices stay when the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -30,6 +29,7 @@ from driver.slices.dropped import Feature, dropped_fields, features_of
 from driver.slices.mirror import SliceMirror
 from driver.slices.normal import normal
 from driver.slices.report import PublishState, Reporter
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from driver.kube.client import KubeClient
@@ -199,7 +199,7 @@ class SlicePublisher:
         pause = self._repairs.pause(asyncio.get_running_loop().time())
         if pause > 0:
             log.warning("somebody keeps changing the ResourceSlices; the next repair is in %.0f s", pause)
-        await self._wait_for_news(max(pause, _SETTLE))
+        await happens(self._news, max(pause, _SETTLE))
 
     async def _apply(self, plan: Plan, wanted: _Wanted) -> bool:
         """Do the writes in order; return False at once if an answer shows that the slices must be built differently."""
@@ -255,7 +255,7 @@ class SlicePublisher:
         if not isinstance(error, DriverError):
             log.error("publishing failed unexpectedly", exc_info=error)
         if isinstance(error, PermanentError):
-            await self._wait_for_news(self._long_pause.next())
+            await happens(self._news, self._long_pause.next())
         else:
             await asyncio.sleep(self._pause.next(error))
 
@@ -265,8 +265,3 @@ class SlicePublisher:
         except DriverError as error:
             self._report.failed(error)
             await asyncio.sleep(self._pause.next(error))
-
-    async def _wait_for_news(self, longest: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(longest):
-                await self._news.wait()

@@ -20,6 +20,7 @@ from driver.localcluster.kubelet.admission import AdmissionError, admit
 from driver.localcluster.kubelet.container_loop import ContainerLoop
 from driver.localcluster.kubelet.resource_status import allocated_resources
 from driver.localcluster.kubelet.volumes import set_up
+from driver.waiting import happens
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,9 +99,7 @@ class PodWorker:
             left = self._time_left()
             if left is not None and left <= 0:
                 return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._updated.wait()
+            await happens(self._updated, left)
 
     def _time_left(self) -> float | None:
         """Return the real seconds of its `activeDeadlineSeconds` that are left; None: no end, or not begun."""
