@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -21,12 +22,13 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 
 
 @contextlib.asynccontextmanager
-async def demo(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def demo(*arguments: str, path: str | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "driver", "demo", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, **({"PATH": path} if path else {})},
     )
     try:
         yield process
@@ -79,3 +81,27 @@ async def test_a_kept_cluster_is_removed_whatever_became_of_it() -> None:
         output = await said(process)
         assert await process.wait() == 0, output
     assert "Everything held" in output
+
+
+async def test_what_a_kept_cluster_says_to_run_can_be_run_as_it_is() -> None:
+    outside = "/usr/sbin:/usr/bin:/sbin:/bin"
+    async with demo("--keep", path=outside) as process, asyncio.timeout(60):
+        assert process.stdout is not None
+        while b"export KUBECONFIG" not in (line := await process.stdout.readline()):
+            assert line
+        lines = [line.decode().strip()]
+        while b"Ctrl-C" not in (line := await process.stdout.readline()):
+            lines.append(line.decode().replace("gpu-dra top", "gpu-dra status").strip())  # top runs until it is ended
+        shell = await asyncio.create_subprocess_exec(
+            *("sh", "-ec", "\n".join(lines)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={"PATH": outside, "HOME": "/nonexistent"},
+        )
+        output = await said(shell)
+        assert await shell.wait() == 0, output
+        process.send_signal(signal.SIGTERM)
+        assert "Everything held" in await said(process)
+    assert "pod/vllm-0" in output
+    assert "gpu-0   H100" in output
+    assert "xid=79" in output

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -63,13 +65,20 @@ async def _run(root: Path, options: argparse.Namespace, screen: Screen) -> None:
         await story.clean_up()
 
 
+def _tools() -> str:
+    """Return a line that puts `gpu-dra` on the path where it is not: `hack/demo` keeps it in a virtual environment."""
+    directory = Path(sys.executable).parent
+    found = shutil.which("gpu-dra") or not (directory / "gpu-dra").exists()
+    return "" if found else f"\nexport PATH={shlex.quote(str(directory))}:$PATH"
+
+
 async def _keep(story: Story, screen: Screen) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     screen.heading("The cluster stays up. In another terminal:")
-    screen.text(f"export KUBECONFIG={story.kubeconfig}\nkubectl get resourceslices,resourceclaims,pods")
+    screen.text(f"export KUBECONFIG={story.kubeconfig}{_tools()}\nkubectl get resourceslices,resourceclaims,pods")
     agent = f"--kubelet-root {story.kubelet_root}"
     screen.text(
         f"gpu-dra top {agent}   # who has what, live\n"
