@@ -26,7 +26,7 @@ CONFIG = "config"
 
 _KEY = "option"
 # Kubernetes adds such variables for each Service whose name begins like our prefix; the others are of our own tools.
-_FOREIGN_ENV = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_\w+)?)|VENV|MEMORY_LIMIT_\w+")
+_FOREIGN_ENV = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_\w+)?)|VENV|PYTHON|MEMORY_LIMIT_\w+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

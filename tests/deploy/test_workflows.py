@@ -21,7 +21,8 @@ def test_a_workflow_has_least_rights_and_ends(path):
 
 def test_ci_runs_what_a_person_runs_on_the_oldest_python_that_is_promised():
     jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text())["jobs"]
-    assert "./.ci/run" in [step.get("run") for step in jobs["test"]["steps"]]
+    (step,) = (step for step in jobs["test"]["steps"] if step.get("run") == "./.ci/run")
+    assert step["env"] == {"GPU_DRA_PYTHON": "python${{ matrix.python }}"}
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert jobs["test"]["strategy"]["matrix"]["python"][0] == project["requires-python"].removeprefix(">=")

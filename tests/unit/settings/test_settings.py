@@ -259,6 +259,7 @@ def test_unknown_variables_of_ours_are_refused_with_the_nearest():
         "GPU_DRA_METRICS_SERVICE_HOST",  # one named gpu-dra-metrics
         "GPU_DRA_METRICS_PORT_8080_TCP",
         "GPU_DRA_VENV",
+        "GPU_DRA_PYTHON",
         "GPU_DRA_MEMORY_LIMIT_0",
         "GPU_DRAGON",
         "PATH",
