@@ -188,8 +188,11 @@ class ClaimEngine:
         async def wanted(*, ready: bool) -> Mapping[str, MpsDaemon]:
             return daemons(one for one in await self.records() if one.ready or not ready)
 
+        async def kept() -> Iterable[str]:
+            return {*await wanted(ready=False), *await self._turns.run(self._state.suspected_daemons)}
+
         gone = await self._runner.adopt(lambda: wanted(ready=True))
-        await self._runner.sweep(lambda: wanted(ready=False))
+        await self._runner.sweep(kept)
         return gone
 
     async def aclose(self) -> None:

@@ -36,6 +36,7 @@ from driver.claims.plan import make_plan
 from driver.claims.recording import is_of, record_of, to_undo
 from driver.claims.wishes import check_agreement
 from driver.errors import DriverError, RecordError, StorageError, SupersededError
+from driver.model import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -123,6 +124,16 @@ class ClaimState:
             self._store.refresh()
             found = [entry.salvaged for entry in self._store.quarantined.values() if entry.salvaged is not None]
             return tuple(record for record in found if self.current(record) and not record.effects)
+
+    def suspected_daemons(self) -> frozenset[str]:
+        """Return the ids that the MPS daemons of unreadable records have, if they have any: the claim's, a device's.
+
+        :raises StorageError: the state can't be read or locked.
+        """
+        with self._store.lock:
+            self._store.refresh()
+            held = {holding.device for holdings in self._suspects("").values() for holding in holdings}
+            return frozenset(held | self._store.quarantined.keys())
 
     def owns(self, made: Made) -> bool:
         """Say whether a record of this boot, or one that can't be read, may own a MIG device that this driver made.
@@ -279,11 +290,16 @@ class ClaimState:
         """Return what an unreadable record seems to hold, by its bytes or else by the claim's CDI file."""
         if entry.salvaged is not None:
             return entry.salvaged.holdings if entry.salvaged.boot_id == self._boot_id else ()
-        found = []
-        for name in self._cdi.files.devices(entry.uid):
-            device = self._snapshot().device(name)
-            found.append(holding_of(device) if device else Holding(device=name, gpu_uuid=""))
-        return tuple(found)
+        return tuple(self._seeming(name) for name in self._cdi.files.devices(entry.uid))
+
+    def _seeming(self, name: str) -> Holding:
+        """Return what having a device means whose name in a CDI file is all that is known."""
+        base, share_id = names.split_share(name)
+        shared = self._snapshot().device(base) if share_id else None
+        if shared is not None:
+            return holding_of(shared, share_id=share_id)
+        device = self._snapshot().device(name)
+        return holding_of(device) if device is not None else Holding(device=name, gpu_uuid="")
 
     # --- unprepare ---------------------------------------------------------------------------------------------------
 
@@ -334,11 +350,13 @@ class ClaimState:
     ) -> tuple[Effect, ...]:
         """Return what nobody else wants. Of claims in the same batch counts what it makes of them.
 
-        Those of `drops` want nothing any more; those of `writes` want what is written.
+        Those of `drops` want nothing any more; those of `writes` want what is written. An unreadable record wants what
+        its bytes still say (S1).
         """
         if not record.effects:
             return ()
-        others = [other for other in self._others(record.claim.uid, writes) if other.claim.uid not in drops]
+        salvaged = [one.salvaged for one in self._store.quarantined.values() if one.salvaged is not None]
+        others = [one for one in self._others(record.claim.uid, (*salvaged, *writes)) if one.claim.uid not in drops]
         return to_undo(record, others, self._boot_id)
 
 

@@ -19,6 +19,7 @@ UNIX_PATH_MAX = 107  # bytes of sockaddr_un.sun_path without its NUL
 
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SHARE_LENGTH = 36  # characters of a UUID
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]{0,127}")
 
 
@@ -80,6 +81,15 @@ def check_share_id(text: str, path: str = "shareID") -> str:
 def cdi_device(claim_uid: str, device: str, share_id: str | None = None) -> str:
     """Name a device within the claim's CDI file; distinct for two shares of one device."""
     return f"{claim_uid}-{device}" if share_id is None else f"{claim_uid}-{device}-{share_id}"
+
+
+def split_share(name: str) -> tuple[str, str | None]:
+    """Return what `cdi_device` put behind the claim's UID: the device's name, and the share id if there is one."""
+    device, dash, share = name[: -_SHARE_LENGTH - 1], name[-_SHARE_LENGTH - 1 : -_SHARE_LENGTH], name[-_SHARE_LENGTH:]
+    try:
+        return (device, check_share_id(share)) if device and dash == "-" else (name, None)
+    except InvalidValueError:
+        return name, None
 
 
 def cdi_id(claim_uid: str, device: str, share_id: str | None = None) -> str:

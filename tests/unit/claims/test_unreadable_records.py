@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver.errors import DeviceHeldError, DeviceNotReadyError, RecordError
+from tests.unit.claims.bench import MPS, Bench, config, share
 from tests.unit.claims.harness import devices, instance
 from tests.unit.claims.helpers import Claims, Node, claim, result, uid
 
@@ -150,3 +151,45 @@ async def test_a_foreign_file_is_quarantined_and_other_names_are_left_alone(node
         assert await one.unprepare(1) is None
         assert node.quarantined == [uid(2)]
         assert (node.claims_dir / "notes.txt").read_text() == "mine"
+
+
+async def test_S1_the_mps_daemon_of_a_claim_whose_record_can_not_be_read_runs_on(bench: Bench) -> None:
+    bench.claims.add(claim(1, result("gpu-2"), config=config(MPS)))
+    for number in (2, 3):
+        bench.claims.add(claim(number, share(number), config=config(MPS)))
+    await bench.prepare(1, 2, 3)
+    running = dict(bench.hardware.daemons)
+    for number in (1, 2):
+        (bench.node.claims_dir / f"{uid(number)}.json").write_bytes(b"")
+    (bench.node.claims_dir / f"{uid(3)}.json").unlink()
+    await bench.restart()
+    assert await bench.engine.resume() == ()
+    assert bench.hardware.daemons == running
+    for path in (bench.node.claims_dir / "quarantine").iterdir():
+        path.unlink()  # what the message of an unprepare says to do
+    await bench.unprepare(1, 2)
+    await bench.engine.resume()
+    assert not bench.hardware.daemons
+
+
+async def test_S1_what_a_claim_shares_with_one_whose_record_is_broken_is_not_undone(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.claims.add(claim(number, share(number), config=config(MPS)))
+    await bench.prepare(1, 2)
+    before = bench.hardware.picture()
+    path = bench.node.claims_dir / f"{uid(1)}.json"
+    path.write_bytes(flip(path.read_bytes()))
+    assert await bench.unprepare(2) is None
+    assert bench.hardware.picture() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage"])
+async def test_S1_a_share_whose_record_can_not_be_read_keeps_its_gpu_from_who_wants_the_whole(
+    bench: Bench, content: bytes
+) -> None:
+    for number, wanted in ((1, share(1)), (2, share(2)), (3, result("gpu-1"))):
+        bench.claims.add(claim(number, wanted))
+    await bench.prepare(1)
+    (bench.node.claims_dir / f"{uid(1)}.json").write_bytes(content)
+    assert isinstance(await bench.prepare(3), DeviceHeldError)
+    assert devices(await bench.prepare(2)) == ["gpu-1"]

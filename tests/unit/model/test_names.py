@@ -67,3 +67,14 @@ def test_cdi_ids_of_two_shares_differ() -> None:
 )
 def test_pci_bus_ids_lose_only_their_four_leading_zeros(raw: str, normal: str) -> None:
     assert names.pci_bus_id(raw) == normal
+
+
+@pytest.mark.parametrize("share", [None, "b98a178b-5be9-4ea2-99fc-1977135f03cc"])
+@pytest.mark.parametrize("device", ["gpu-0", "gpu-0-mig-1g10gb-19-0", "gpu-x"])
+def test_a_cdi_name_tells_the_device_and_its_share(device: str, share: str | None) -> None:
+    assert names.split_share(names.cdi_device("u", device, share).removeprefix("u-")) == (device, share)
+
+
+@pytest.mark.parametrize("name", ["", "b98a178b-5be9-4ea2-99fc-1977135f03cc", "-b98a178b-5be9-4ea2-99fc-1977135f03cc"])
+def test_a_share_of_no_device_is_none(name: str) -> None:
+    assert names.split_share(name) == (name, None)
