@@ -6,6 +6,7 @@ the engine's own thread.
 
 - `quarantine/<uid>.<n>.json` holds the bytes of records that could not be read, until somebody settles them: a new
   record for the claim, an unprepare, or a person who removes the file.
+- `spare/` has removed records that the next ones are written over (`driver.files.Spares`).
 - `lock` is the lock file, and holds the moments of the last unprepares (`claims.lockfile`).
 """
 
@@ -59,6 +60,7 @@ class RecordStore:
     def __init__(self, directory: Path, on_quarantine: Callable[[Quarantined], None] = lambda _: None) -> None:
         self.directory = directory
         self._quarantine = directory / "quarantine"
+        self._spares = files.Spares(directory / "spare")
         self.lock = LockFile(directory / "lock")
         self._on_quarantine = on_quarantine
         self._signatures: dict[str, _Signature] = {}
@@ -82,12 +84,13 @@ class RecordStore:
 
         :raises StorageError: the directory can't be used.
         """
-        for directory in (self.directory, self._quarantine):
+        for directory in (self.directory, self._quarantine, self._spares.directory):
             try:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as exc:
                 raise StorageError.of("make", directory, exc) from exc
             files.sweep(directory)
+        self._spares.refill()
 
     def refresh(self) -> None:
         """Read what changed on disk since the last time; put unreadable records into quarantine.
@@ -120,7 +123,7 @@ class RecordStore:
     def put(self, records: Sequence[Record]) -> dict[str, StorageError]:
         """Write records durably; return what failed, by UID."""
         paths = {self._path(record.claim.uid): record for record in records}
-        failed = files.write_all({path: codec.encode(record) for path, record in paths.items()})
+        failed = files.write_all({path: codec.encode(record) for path, record in paths.items()}, spares=self._spares)
         for path, record in paths.items():
             if path not in failed:
                 self._remember(record, path)
@@ -130,7 +133,7 @@ class RecordStore:
     def drop(self, uids: Iterable[str]) -> dict[str, StorageError]:
         """Remove records durably; missing ones are fine. Return what failed, by UID."""
         paths = {self._path(uid): uid for uid in uids}
-        failed = files.remove_all(paths)
+        failed = files.remove_all(paths, spares=self._spares)
         for path, uid in paths.items():
             if path not in failed:
                 self._records.pop(uid, None)

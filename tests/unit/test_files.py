@@ -11,6 +11,7 @@ import pytest
 
 from driver import files
 from driver.errors import StorageError
+from tests.disk import full_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,3 +140,95 @@ def test_no_two_files_have_the_same_date_however_fast_they_follow(tmp_path: Path
         files.write_atomic(path, b"x", durable=False)
     files.write_all(dict.fromkeys(paths[50:], b"x"))
     assert len({path.stat().st_mtime_ns for path in paths}) == 100
+
+
+@pytest.fixture
+def spares(tmp_path: Path) -> files.Spares:
+    (tmp_path / "spare").mkdir()
+    return files.Spares(tmp_path / "spare")
+
+
+def test_what_is_removed_is_written_over_by_the_next_one(tmp_path: Path, spares: files.Spares) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    files.write_all({tmp_path / "x": b"x", old: b"a long content"})
+    inode, dated = old.stat().st_ino, old.stat().st_mtime_ns
+    assert files.remove_all([tmp_path / "x", old], spares=spares) == {}
+    assert list(tmp_path.iterdir()) == [spares.directory]
+    assert files.write_all({new: b"short"}, mode=0o640, spares=spares) == {}
+    assert new.read_bytes() == b"short"
+    assert new.stat().st_ino == inode
+    assert new.stat().st_mtime_ns != dated
+    assert new.stat().st_mode & 0o777 == 0o640
+
+
+def test_the_last_spare_is_for_what_replaces_a_file(tmp_path: Path, spares: files.Spares) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    files.write_all({old: b"1", tmp_path / "x": b"1"})
+    files.remove_all([tmp_path / "x"], spares=spares)
+    assert spares.take(new) == ""
+    assert spares.take(old) != ""
+    assert spares.take(old) == ""
+
+
+def test_no_more_spares_are_kept_than_are_of_use(tmp_path: Path, spares: files.Spares) -> None:
+    paths = [tmp_path / str(number) for number in range(100)]
+    files.write_all(dict.fromkeys(paths, b"x"))
+    assert files.remove_all([*paths, tmp_path / "nothing"], spares=spares) == {}
+    assert len(list(spares.directory.iterdir())) == 16
+    assert list(tmp_path.iterdir()) == [spares.directory]
+
+
+def test_without_a_directory_for_spares_files_are_removed_all_the_same(tmp_path: Path, spares: files.Spares) -> None:
+    path = tmp_path / "a"
+    spares.directory.rmdir()
+    spares.refill()
+    assert files.write_all({path: b"1"}, spares=spares) == {}
+    assert files.remove_all([path, tmp_path / "nothing"], spares=spares) == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("becomes", ["nothing", "directory", "link"])
+def test_a_spare_that_is_none_any_more_is_done_without(tmp_path: Path, spares: files.Spares, becomes: str) -> None:
+    path, aim = tmp_path / "a", tmp_path / "aim"
+    aim.write_bytes(b"untouched")
+    spares.refill()
+    for spare in list(spares.directory.iterdir()):
+        spare.unlink()
+        if becomes == "directory":
+            spare.mkdir()
+        elif becomes == "link":
+            spare.symlink_to(aim)
+    assert files.write_all({path: b"1"}, spares=spares) == {}
+    assert path.read_bytes() == b"1"
+    assert aim.read_bytes() == b"untouched"
+
+
+def test_a_removal_that_may_not_last_keeps_its_bytes(
+    tmp_path: Path, spares: files.Spares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut the name may be there again: with another's bytes it would be a lie."""
+    path = tmp_path / "a"
+    files.write_all({path: b"1"})
+
+    def fail(_: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(files, "sync_directory", fail)
+        assert set(files.remove_all([path], spares=spares)) == {path}
+    (aside,) = spares.directory.iterdir()
+    files.write_all({path: b"2", tmp_path / "b": b"3"})
+    assert files.write_all({path: b"4"}, spares=spares) == {}
+    assert aside.read_bytes() == b"1"
+
+
+def test_spares_make_writing_possible_on_a_full_disk(
+    tmp_path: Path, spares: files.Spares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spares.refill()
+    monkeypatch.setattr(os, "open", full_disk(os.open))
+    assert set(files.write_all({tmp_path / "a": b"1"})) == {tmp_path / "a"}
+    assert files.write_all({tmp_path / "a": b"1"}, spares=spares) == {}
+    assert (tmp_path / "a").read_bytes() == b"1"
+    spares.refill()
+    assert spares.take(tmp_path / "a") == ""

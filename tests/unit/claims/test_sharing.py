@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 
 import pytest
 
 from driver.claims.effect import MpsDaemon
 from driver.claims.effect_runner import EffectRunner
 from driver.config.parameters import Mps
-from driver.errors import ClaimRefusedError, DriverError, InvalidValueError
+from driver.errors import ClaimRefusedError, DriverError, InvalidValueError, StorageError
 from driver.model.mig import Placement
+from tests.disk import full_disk
 from tests.unit.claims.bench import EMPTY, MPS, SLICING_LONG, Bench, config, part
 from tests.unit.claims.hardware import Daemons
 from tests.unit.claims.helpers import claim, result, uid
@@ -158,3 +160,19 @@ async def test_one_claim_with_two_settings_for_one_daemon_is_refused(bench: Benc
     assert isinstance(answer, ClaimRefusedError)
     assert "different MPS settings" in str(answer)
     assert bench.hardware.log == []
+
+
+async def test_a_full_disk_keeps_nobody_from_unpreparing_what_has_effects(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a claim is half undone must be recorded first: there is a spare file for it."""
+    for number, sharing in ((1, MPS), (2, SLICING_LONG)):
+        bench.claims.add(claim(number, result(f"gpu-{number}"), config=config(sharing)))
+        assert isinstance(await bench.prepare(number), tuple)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "open", full_disk(os.open))
+        bench.claims.add(claim(3, result("gpu-0"), config=config(SLICING_LONG)))
+        assert isinstance(await bench.prepare(3), StorageError)
+        assert await bench.unprepare(1, 2) == [None, None]
+    assert bench.hardware.picture() == EMPTY
+    assert bench.node.leftovers() == []

@@ -128,7 +128,7 @@ def test_what_can_not_be_written_again_is_not_forgotten(store: RecordStore, monk
         store.put([record(1)])
     shutil.rmtree(store.directory)
     full = StorageError("no space left on device")
-    monkeypatch.setattr("driver.files.write_all", lambda contents: dict.fromkeys(contents, full))
+    monkeypatch.setattr("driver.files.write_all", lambda contents, **_: dict.fromkeys(contents, full))
     with store.lock, pytest.raises(StorageError, match="no space left"):
         store.refresh()
     monkeypatch.undo()
