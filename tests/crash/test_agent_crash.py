@@ -77,7 +77,8 @@ def state(node: Node) -> Path:
 def leftovers(node: Node) -> list[str]:
     """What is on the node of claims: files, MPS daemons, whatever the fake GPUs keep."""
     claims = state(node) / "claims"
-    found = [*claims.rglob("*.json"), *claims.rglob("*.tmp"), *node.cdi.glob("*"), *node.cdi.glob(".*")]
+    temporary = [path for path in claims.rglob("*.tmp") if path.parent.name != "spare"]
+    found = [*claims.rglob("*.json"), *temporary, *node.cdi.glob("*"), *node.cdi.glob(".*")]
     return [*sorted(path.name for path in [*found, *state(node).glob("mps/*")]), *sharing(node), *partitions(node)]
 
 
