@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from driver.claims.effect import ComputeMode, MigMode, MpsDaemon, Partition, TimeSlice
+from driver.claims.effect import ComputeMode, MigMode, MpsDaemon, Partition, TimeSlice, gpus_of
 from driver.claims.effect_runner import EffectRunner
 from driver.claims.engine import ClaimEngine
 from driver.claims.gpu_locks import GpuLocks
@@ -186,7 +186,7 @@ class World:
         effects = [effect for record in records for effect in record.effects]
         instance = self.instances[-1]
         for gpu in (await instance.inventory.read()).gpus:
-            mine = [effect for effect in effects if gpu.uuid == effect.gpu]
+            mine = [effect for effect in effects if gpu.uuid in gpus_of((effect,))]
             assert gpu.mig is not None
             assert gpu.mig.bare == ()
             made = {(one.placement, one.profile.id, one.uuid) for one in gpu.mig.instances}
