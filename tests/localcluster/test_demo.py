@@ -62,6 +62,29 @@ async def test_too_few_gpus_are_told() -> None:
     assert "wants at least two whole GPUs of one product" in output
 
 
+async def test_of_very_many_gpus_each_claim_has_what_an_allocation_may_have() -> None:
+    async with demo("--gpus", "l4:66") as process, asyncio.timeout(60):
+        output = await said(process)
+        assert await process.wait() == 0, output
+    assert "template: 32 GPUs" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpus", "h1000:2"], "--gpus: invalid value 'h1000': no such product; did you mean 'h100'?"),
+        (["--gpus", "h100:x"], "--gpus: invalid value 'x': a count is a whole number from 1 to 1024"),
+        (["--kubernetes", "1.33"], "kubernetes: invalid value '1.33': one of 1.34"),
+    ],
+)
+async def test_arguments_that_can_not_be_are_told_in_one_line(arguments: list[str], words: str) -> None:
+    async with demo(*arguments) as process, asyncio.timeout(60):
+        output = await said(process)
+        assert await process.wait() == 2
+    assert words in output.splitlines()[-1]
+    assert output.count(words) == 1
+
+
 async def test_a_kept_cluster_is_removed_whatever_became_of_it() -> None:
     async with demo("--keep") as process, asyncio.timeout(60):
         assert process.stdout is not None

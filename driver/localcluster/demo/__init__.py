@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from driver.localcluster.demo.screen import Screen
-from driver.localcluster.demo.story import Story, StoryError
+from driver.localcluster.demo.story import ArgumentsError, Story, StoryError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="gd", dir="/tmp") as directory:
         try:
             asyncio.run(_run(Path(directory), options, screen))
+        except ArgumentsError as exc:
+            sys.stderr.write(f"gpu-dra demo: {exc}\n")
+            return 2
         except StoryError as exc:
             screen.failed(str(exc))
         except KeyboardInterrupt:

@@ -40,10 +40,9 @@ class AgentProcess:
                 self._process.kill()
                 await self._process.wait()
 
-    async def ended(self) -> str:
-        """Wait until it ends by itself; return the last lines of its log."""
-        status = await self._process.wait()
-        return f"the agent ended with status {status}:\n{self.tail()}"
+    async def ended(self) -> int:
+        """Wait until it ends by itself; return its exit status."""
+        return await self._process.wait()
 
     async def stop(self) -> int:
         """Ask it to end, as a kubelet does; return its exit status."""
@@ -53,4 +52,11 @@ class AgentProcess:
 
     def tail(self) -> str:
         """Return the last lines of its log."""
-        return "\n".join(self._log.read_text(errors="replace").splitlines()[-10:])
+        return "\n".join(self._lines()[-10:])
+
+    def last_words(self) -> str:
+        """Return the message of its last line, without the time, level and logger before it."""
+        return self._lines()[-1].split(maxsplit=3)[-1] if self._lines() else ""
+
+    def _lines(self) -> list[str]:
+        return self._log.read_text(errors="replace").splitlines()

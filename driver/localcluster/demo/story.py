@@ -14,6 +14,7 @@ from driver.localcluster.cluster import LocalCluster
 from driver.localcluster.demo import manifests
 from driver.localcluster.demo.agent import AgentProcess
 from driver.localcluster.kubelet.times import Times
+from driver.localcluster.scheduler.requests import RESULTS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -34,10 +35,16 @@ _HASTE = 0.1
 """Factor on the waits of the kubelet that nobody would watch."""
 PATIENCE = 15.0
 """Seconds that a step may take."""
+MISCONFIGURED = 2
+"""The exit status of an agent whose settings are wrong."""
 
 
 class StoryError(Exception):
     """The story can't go on."""
+
+
+class ArgumentsError(StoryError):
+    """It can't begin: the demo was asked for what there is not."""
 
 
 class Story:
@@ -51,7 +58,7 @@ class Story:
             times = Times(grace=1 / _HASTE)  # what people write with --keep, grace and deadlines, holds as written
             self._cluster = LocalCluster(root, nodes=(NODE,), kubernetes=kubernetes, time_scale=_HASTE, times=times)
         except DriverError as exc:
-            raise StoryError(str(exc)) from exc
+            raise ArgumentsError(str(exc)) from exc
         command = self._cluster.agent_command(NODE, gpus=gpus)
         self._agent = AgentProcess(command[1:], root / "agent.log")
 
@@ -229,7 +236,7 @@ class Story:
             if task in done:
                 return await task
             if agent in done:
-                raise StoryError(await agent)
+                raise _fate(await agent, self._agent)
             raise StoryError(f"waited {PATIENCE:g} s in vain: {what}; the agent says:\n{self._agent.tail()}")
         except StatusError as exc:
             raise StoryError(f"{what}: {exc}") from exc
@@ -237,6 +244,13 @@ class Story:
             for one in (task, agent):
                 one.cancel()
             await asyncio.gather(task, agent, return_exceptions=True)
+
+
+def _fate(status: int, agent: AgentProcess) -> StoryError:
+    """Return the error of an agent that ended by itself; where its settings were wrong, its last line says all."""
+    if status == MISCONFIGURED:
+        return ArgumentsError(agent.last_words())
+    return StoryError(f"the agent ended with status {status}:\n{agent.tail()}")
 
 
 def _complete(slices: list[dict[str, Any]]) -> bool:
@@ -248,7 +262,7 @@ def _product(device: dict[str, Any]) -> str:
 
 
 def _choose(devices: list[dict[str, Any]]) -> tuple[str, str, int]:
-    """Return the most numerous product, a pattern that means only it, and half of its GPUs."""
+    """Return the most numerous product, a pattern that means only it, and what a claim gets: half, within limits."""
     whole = [device for device in devices if device["attributes"]["type"]["string"] == "gpu"]
     counts = Counter(_product(device) for device in whole)
     if not counts or counts.most_common(1)[0][1] < 2:
@@ -256,7 +270,11 @@ def _choose(devices: list[dict[str, Any]]) -> tuple[str, str, int]:
     product, count = counts.most_common(1)[0]
     words = [word for word in re.findall(r"[A-Za-z0-9]+", product) if re.search(r"\d", word)]
     patterns = [word for word in words if not any(re.search(word, other) for other in counts if other != product)]
-    return product, patterns[0] if patterns else f"^{re.escape(product)}$".replace("\\", "\\\\"), count // 2
+    return (
+        product,
+        patterns[0] if patterns else f"^{re.escape(product)}$".replace("\\", "\\\\"),
+        min(count // 2, RESULTS_MAX),
+    )
 
 
 def _device_row(device: dict[str, Any]) -> tuple[object, ...]:
