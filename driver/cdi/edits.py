@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from driver.cdi import hooks, libraries
 from driver.cdi.nodes import DeviceNodes
-from driver.cdi.root import Root
 from driver.cdi.spec import READ_ONLY_BIND, ContainerEdits, Mount
 from driver.errors import DeviceNotReadyError
 from driver.model.device import FullGpu, MigDevice
+from driver.root import Root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ from driver.errors import DeviceNotReadyError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from driver.cdi.root import Root
+    from driver.root import Root
 
 GDS, MOFED, GDRCOPY, IMEX = "gds", "mofed", "gdrcopy", "imex"
 _NODES = MappingProxyType(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from driver.cdi.libraries import DriverFiles
-    from driver.cdi.root import Root
+    from driver.root import Root
 
 _STAGE = "createContainer"
 _FOLDERS = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/toolkit", "/opt/nvidia/toolkit")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from driver.cdi.root import Root
+    from driver.root import Root
 
 _LIBRARY_DIRS = (
     "/usr/lib64",

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from driver.cdi.root import Root
     from driver.model.device import Gpu, MigDevice
+    from driver.root import Root
 
 CONTROL_NODE = "/dev/nvidiactl"
 _OPTIONAL_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")

@@ -1,7 +1,4 @@
-"""The driver root: where the host's NVIDIA driver is, as this process sees it (`/`, `/run/nvidia/driver`, …).
-
-Symbolic links are followed as if the driver root were `/`: a driver container's absolute links point into itself.
-"""
+"""The driver root: where the host's NVIDIA driver is, as this process sees it (`/`, `/run/nvidia/driver`, …)."""
 
 from __future__ import annotations
 
@@ -12,9 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from driver.root import Root
+
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_STEM = "libnvidia-ml.so"
-_MAX_LINKS = 40  # as in the kernel: ELOOP
 
 LIBRARY_DIRECTORIES = (
     "usr/lib64",  # Red Hat, SUSE, Amazon Linux, Flatcar
@@ -56,11 +54,12 @@ class DriverRoot:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._root = Root(path)
 
     def library(self) -> LibraryFile | None:
         """Find `libnvidia-ml.so.1` of this process's architecture, whole; None if there is none (yet)."""
         for directory in LIBRARY_DIRECTORIES:
-            path = resolve(self.path, f"{directory}/{LIBRARY}")
+            path = self._found(f"{directory}/{LIBRARY}")
             file = _loadable(path) if path else None
             if file:
                 return file
@@ -74,7 +73,7 @@ class DriverRoot:
     def binary(self, name: str) -> Path | None:
         """Find a program, as a path of this process."""
         for directory in BINARY_DIRECTORIES:
-            path = resolve(self.path, f"{directory}/{name}")
+            path = self._found(f"{directory}/{name}")
             if path and stat.S_ISREG(_mode(path)) and os.access(path, os.X_OK):
                 return path
         return None
@@ -90,41 +89,18 @@ class DriverRoot:
             result.setdefault(where, set()).add(prefix)
         return result
 
+    def _found(self, inside: str) -> Path | None:
+        resolved = self._root.resolve(inside)
+        return self._root.seen_path(resolved) if resolved is not None else None
+
     def _nearest(self, directory: str) -> tuple[Path, str]:
         parts = [*self.path.absolute().parts[1:], *directory.split("/")]
         inside = len(parts) - len(directory.split("/"))
         for count in range(len(parts), -1, -1):
-            if count >= inside:
-                existing = resolve(self.path, "/".join(parts[inside:count]))
-            else:
-                existing = Path("/", *parts[:count])
+            existing = self._found("/".join(parts[inside:count])) if count >= inside else Path("/", *parts[:count])
             if existing and stat.S_ISDIR(_mode(existing)):
                 return existing, parts[count] if count < len(parts) else LIBRARY_STEM
         return Path("/"), parts[0]
-
-
-def resolve(root: Path, path: str) -> Path | None:
-    """Follow `path` as a process with the root directory `root` would; None if it loops or leads nowhere."""
-    pending = _parts(path)
-    done: list[str] = []
-    links = 0
-    while pending:
-        part = pending.pop()
-        if part == "..":
-            done = done[:-1]
-            continue
-        try:
-            target = os.readlink(root.joinpath(*done, part))  # noqa: PTH115 - Path.readlink is no shorter
-        except OSError:  # no link, or not there
-            done.append(part)
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            return None
-        done = [] if target.startswith("/") else done
-        pending += _parts(target)
-    result = root.joinpath(*done)
-    return result if _mode(result) else None
 
 
 def _mode(path: Path) -> int:
@@ -133,10 +109,6 @@ def _mode(path: Path) -> int:
         return path.stat().st_mode
     except OSError:
         return 0
-
-
-def _parts(path: str) -> list[str]:
-    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _loadable(path: Path) -> LibraryFile | None:

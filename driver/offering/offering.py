@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from driver.cdi.extras import Extras
-from driver.cdi.root import Root
 from driver.cdi.static import StaticSpec
 from driver.config.ownership import decode_rules, parse_rules
 from driver.deviceplugin.backed import backed_gpus
@@ -21,6 +20,7 @@ from driver.model.ownership import Owner, Rule, Rules
 from driver.offering.handover import Handover, Sources
 from driver.offering.peer_plugin import PeerPlugin
 from driver.offering.plugin_config import ConfigSource, follow_yaml
+from driver.root import Root
 from driver.yaml_file import load_yaml, read_text
 
 if TYPE_CHECKING:

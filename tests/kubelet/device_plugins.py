@@ -14,13 +14,13 @@ from driver._pb import device_plugin_v1beta1_pb2 as pb
 from driver._pb import device_plugin_v1beta1_pb2_grpc as pb_grpc
 from driver.cdi.extras import Extras
 from driver.cdi.fake import FakeEdits
-from driver.cdi.root import Root
 from driver.cdi.static import StaticSpec
 from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
 from driver.localcluster.kubelet.device_grants import Grants
 from driver.localcluster.kubelet.device_manager import DeviceManager
 from driver.localcluster.kubelet.times import Times
 from driver.model.ownership import Owner, Ownership
+from driver.root import Root
 from tests.unit.deviceplugin.helpers import config
 from tests.waiting import until
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from driver.cdi.extras import Extras
-from driver.cdi.root import Root
 from driver.errors import DeviceNotReadyError
+from driver.root import Root
 
 PRESENT = (
     "dev/nvidia-fs0",

@@ -6,7 +6,7 @@ import pytest
 
 from driver.cdi.hooks import HookProgram, find_program, hooks_for
 from driver.cdi.libraries import find_driver_files
-from driver.cdi.root import Root
+from driver.root import Root
 from tests.unit.cdi.driver_root import VERSION, DriverRoot
 
 ALL = b"\0create-symlinks\0enable-cuda-compat\0update-ldcache\0disable-device-node-modification\0"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from driver.cdi.libraries import find_driver_files, loaded_version
-from driver.cdi.root import Root
 from driver.errors import DeviceNotReadyError
+from driver.root import Root
 from tests.unit.cdi.driver_root import VERSION, DriverRoot
 
 

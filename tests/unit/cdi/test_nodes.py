@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from driver.cdi.nodes import DeviceNodes
-from driver.cdi.root import Root
 from driver.errors import ClaimRefusedError, DeviceNotReadyError
+from driver.root import Root
 from tests.unit.cdi.driver_root import DriverRoot
 from tests.unit.cdi.gpus import full, mig
 

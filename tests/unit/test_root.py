@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.cdi.root import Root
+from driver.root import Root
 
 
 @pytest.fixture
@@ -15,7 +15,8 @@ def root(tmp_path):
     (tmp_path / "absolute").symlink_to("/usr/lib")
     (tmp_path / "out").symlink_to("../../../../usr/lib/real")
     (tmp_path / "usr/lib/name").symlink_to("./real")
-    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "loop").symlink_to("/circle")
+    (tmp_path / "circle").symlink_to("loop")
     (tmp_path / "broken").symlink_to("nowhere")
     return Root(tmp_path, Path("/run/driver/"))
 
@@ -30,6 +31,7 @@ def root(tmp_path):
         ("/usr/../lib/./name", "/usr/lib/real"),
         ("/out", "/usr/lib/real"),
         ("/loop", None),
+        ("/loop/x", None),
         ("/broken", None),
         ("/usr/lib/real/x", None),
         ("/missing", None),
