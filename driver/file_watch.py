@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,10 +41,10 @@ async def changes(path: Path) -> AsyncGenerator[None, None]:
             await asyncio.sleep(_POLL)
 
 
-def stamp(file: Path) -> tuple[int, ...] | None:
+def stamp(file: Path | str) -> tuple[int, ...] | None:
     """Tell one state of a file from another; None if there is none that can be looked at."""
     try:
-        status = file.stat()
+        status = os.stat(file)  # noqa: PTH116 (on the way of each prepare and Allocate)
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -7,13 +7,14 @@ peer's, whose file it replaces.
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
 from driver import files
 from driver.cdi import spec
 from driver.cdi.spec import NO_EDITS, ContainerEdits
+from driver.cdi.spec_file import write_spec
 from driver.errors import DriverError, StorageError
+from driver.file_watch import stamp
 from driver.model.json_object import parse_json
 
 if TYPE_CHECKING:
@@ -39,11 +40,10 @@ class StaticSpec:
     """One file in `directory`. `refresh` looks at the node and takes a while; the rest is cheap."""
 
     def __init__(self, directory: Path, edits: EditsSource) -> None:
-        self._directory = directory
         self._path = directory / _FILE
         self._edits = edits
         self._data = b""
-        self._signature: tuple[int, ...] | None = None
+        self._stamp: tuple[int, ...] | None = None
         self.error = ""
         """Why the file is not current; empty if it is."""
         self.common: ContainerEdits = NO_EDITS
@@ -70,7 +70,7 @@ class StaticSpec:
 
         :raises StorageError: it can't be written.
         """
-        if self._data and self._stat() != self._signature:
+        if self._data and stamp(self._path) != self._stamp:
             self._write()
 
     def remove(self) -> None:
@@ -98,7 +98,7 @@ class StaticSpec:
         if not found:
             raise StorageError(f"no device is ready to be in {self._path}")  # C4: never an empty file
         data = spec.encode(spec.kind_spec(KIND, common=self.common, devices=found))
-        if data != self._data or self._stat() != self._signature:
+        if data != self._data or stamp(self._path) != self._stamp:
             self._data = data
             self._adopt_or_write()
 
@@ -108,43 +108,23 @@ class StaticSpec:
         except OSError:
             same = False
         if same:
-            self._signature = self._stat()
+            self._stamp = stamp(self._path)
         else:
             self._write()
 
     def _write(self) -> None:
         self._refuse_twins()
-        try:
-            files.write_atomic(self._path, self._data, mode=0o644, durable=False)
-        except StorageError:
-            if self._directory.is_dir():
-                raise
-            _make(self._directory)
-            files.write_atomic(self._path, self._data, mode=0o644, durable=False)
-        self._signature = self._stat()
+        write_spec(self._path, self._data)
+        self._stamp = stamp(self._path)
         log.info("wrote %s", self._path)
 
     def _refuse_twins(self) -> None:
         """Refuse to define devices that another file defines: the runtime would resolve neither."""
-        for twin in _twins(self._directory):
+        for twin in _twins(self._path.parent):
             raise StorageError(
                 f"cannot write {self._path}: {twin} defines devices of kind {KIND} too, and the container runtime "
                 f"would resolve neither; remove {twin.name}, which another device plugin left"
             )
-
-    def _stat(self) -> tuple[int, ...] | None:
-        try:
-            status = os.stat(self._path)  # noqa: PTH116 (on the way of every Allocate)
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-    except OSError as exc:
-        raise StorageError.of("make the CDI directory", directory, exc) from exc
 
 
 def _twins(directory: Path) -> Iterable[Path]:

@@ -11,7 +11,9 @@ import os
 from typing import TYPE_CHECKING
 
 from driver import files
+from driver.cdi.spec_file import write_spec
 from driver.errors import InvalidValueError, StorageError
+from driver.file_watch import stamp
 from driver.model import names
 from driver.model.json_object import parse_json
 
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 _PREFIX = f"{names.CDI_KIND.replace('/', '-')}_"
 _SUFFIX = ".json"
-_MODE = 0o644
 
 
 class CdiStore:
@@ -29,7 +30,7 @@ class CdiStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._known: dict[str, tuple[int, int, int]] = {}  # what stat said of files whose content was right
+        self._known: dict[str, tuple[int, ...]] = {}  # what stat said of files whose content was right
 
     def path(self, claim_uid: str) -> Path:
         """Return where the claim's file is or would be.
@@ -47,13 +48,7 @@ class CdiStore:
         """
         path = self.path(claim_uid)
         self._refuse_twin(path)
-        try:
-            files.write_atomic(path, data, mode=_MODE, durable=False)
-        except StorageError:
-            if self.directory.is_dir():
-                raise
-            self._make_directory()
-            files.write_atomic(path, data, mode=_MODE, durable=False)
+        write_spec(path, data)
         self._remember(claim_uid, path)
 
     def remove(self, claim_uid: str) -> bool:
@@ -82,11 +77,7 @@ class CdiStore:
     def intact(self, claim_uid: str) -> bool:
         """Say whether the file is still the very one that this object wrote or found right; one stat, any thread."""
         known = self._known.get(claim_uid)  # nothing is known of a UID that is none
-        path = f"{self.directory}/{_PREFIX}{claim_uid}{_SUFFIX}"
-        try:
-            return known is not None and known == _signature(os.stat(path))  # noqa: PTH116 (hot path)
-        except OSError:
-            return False
+        return known is not None and known == stamp(f"{self.directory}/{_PREFIX}{claim_uid}{_SUFFIX}")
 
     def exists(self, claim_uid: str) -> bool:
         """Say whether the claim has a file.
@@ -137,14 +128,9 @@ class CdiStore:
             )
 
     def _remember(self, claim_uid: str, path: Path) -> None:
-        with contextlib.suppress(OSError):
-            self._known[claim_uid] = _signature(os.stat(path))  # noqa: PTH116 (hot path)
-
-    def _make_directory(self) -> None:
-        try:
-            self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        except OSError as exc:
-            raise StorageError.of("make the CDI directory", self.directory, exc) from exc
+        found = stamp(path)
+        if found is not None:
+            self._known[claim_uid] = found
 
     def _names(self) -> Iterator[str]:
         try:
@@ -154,7 +140,3 @@ class CdiStore:
             return
         except OSError as exc:
             raise StorageError.of("read the CDI directory", self.directory, exc) from exc
-
-
-def _signature(stat: os.stat_result) -> tuple[int, int, int]:
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
