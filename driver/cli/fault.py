@@ -109,8 +109,8 @@ def _gpus(settings: Settings, file: Path) -> Sequence[Gpu]:
 
 
 def _injected(faults: Faults, words: Sequence[str], gpus: Sequence[Gpu]) -> Faults:
-    from driver.inventory.fault_file import find_gpu
     from driver.inventory.fault_words import NODE_WORDS, inject, inject_node
+    from driver.inventory.faults import find_gpu
 
     if not words:
         raise InvalidValueError("fault inject", "", "which? for example: gpu-dra fault inject gpu-3 xid=79")
@@ -125,9 +125,8 @@ def _injected(faults: Faults, words: Sequence[str], gpus: Sequence[Gpu]) -> Faul
 
 
 def _recovered(faults: Faults, words: Sequence[str], gpus: Sequence[Gpu]) -> Faults:
-    from driver.inventory.fault_file import find_gpu
     from driver.inventory.fault_words import recover
-    from driver.inventory.faults import NO_FAULTS
+    from driver.inventory.faults import NO_FAULTS, find_gpu
 
     if not words:
         return NO_FAULTS

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from driver.errors import DriverError, InvalidValueError
 from driver.file_watch import stamp
+from driver.inventory.faults import find_gpu
 from driver.model import names
-from driver.model.decode import Fields, integer, suggestion
+from driver.model.decode import Fields, integer
 from driver.model.usage import GpuUsage, Usage
 from driver.yaml_file import load_yaml, read_text
 
@@ -130,16 +131,11 @@ def decode_loads(data: str, gpus: Sequence[Gpu], path: str) -> Mapping[str, GpuL
     if not isinstance(table, dict):
         raise InvalidValueError(fields.at("gpus"), table, "must be a mapping from a GPU's name, index or UUID")
     at = fields.at("gpus")
-    return {_find(str(key), gpus, at): _gpu_load(Fields(entry, f"{at}.{key}")) for key, entry in table.items()}
+    return {_uuid_of(str(key), gpus, at): _gpu_load(Fields(entry, f"{at}.{key}")) for key, entry in table.items()}
 
 
-def _find(key: str, gpus: Sequence[Gpu], path: str) -> str:
-    for gpu in gpus:
-        if key in (gpu.uuid, gpu.name, str(gpu.index)):
-            return gpu.uuid
-    if key == _ALL:
-        return key
-    raise InvalidValueError(f"{path}.{key}", key, f"no such GPU; {suggestion(key, [_ALL, *(g.name for g in gpus)])}")
+def _uuid_of(key: str, gpus: Sequence[Gpu], path: str) -> str:
+    return key if key == _ALL else find_gpu(key, gpus, f"{path}.{key}").uuid
 
 
 def _gpu_load(fields: Fields) -> GpuLoad:

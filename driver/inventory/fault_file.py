@@ -6,20 +6,17 @@ not say again which GPUs there are.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 from typing import TYPE_CHECKING
 
-from driver.errors import InvalidValueError, StorageError
-from driver.files import write_atomic
+from driver.files import locked, write_atomic
 from driver.inventory.faults import NO_FAULTS, decode_faults, save_faults
 from driver.model.decode import Fields
 from driver.model.device import Gpu
 from driver.yaml_file import load_yaml, read_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from driver.inventory.faults import Faults
@@ -66,21 +63,10 @@ def edit_faults(file: Path, gpus: Sequence[Gpu], change: Callable[[Faults], Faul
     :raises InvalidValueError: the file that is there is bad, and stays.
     :raises StorageError: it can't be written.
     """
-    with _locked(file):
+    with locked(file.with_name(f".{file.name}.lock")):
         faults = change(read_faults(file, gpus))
         save_faults(file, faults)
     return faults
-
-
-@contextlib.contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.with_name(f".{file.name}.lock").open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-    except OSError as exc:
-        raise StorageError.of("edit", file, exc) from exc
 
 
 def _named(fields: Fields) -> Gpu:
@@ -93,16 +79,3 @@ def _named(fields: Fields) -> Gpu:
     )
     fields.done()
     return gpu
-
-
-def find_gpu(word: str, gpus: Sequence[Gpu]) -> Gpu:
-    """Return the GPU of a name, index or UUID.
-
-    :raises InvalidValueError: there is none.
-    """
-    from driver.model.decode import suggestion
-
-    for gpu in gpus:
-        if word in (gpu.name, gpu.uuid, str(gpu.index)):
-            return gpu
-    raise InvalidValueError("GPU", word, f"there is no such GPU; {suggestion(word, [gpu.name for gpu in gpus])}")

@@ -167,7 +167,7 @@ def decode_faults(data: str, gpus: Sequence[Gpu], path: str) -> Faults:
     decoded = {}
     for key, entry in entries.items():
         at = f"{fields.at('gpus')}.{key}"
-        uuid = _find(key, gpus, at)
+        uuid = find_gpu(key, gpus, at).uuid
         if uuid in decoded:
             raise InvalidValueError(at, key, "this GPU is there twice, under another name")
         decoded[uuid] = decode_gpu(entry, at)
@@ -204,11 +204,15 @@ def _with_text_keys(value: object, path: str) -> dict[str, object]:
     return {str(key): entry for key, entry in value.items()}
 
 
-def _find(key: str, gpus: Sequence[Gpu], path: str) -> str:
+def find_gpu(word: str, gpus: Sequence[Gpu], path: str = "GPU") -> Gpu:
+    """Return the GPU of a name, index or UUID.
+
+    :raises InvalidValueError: naming `path`; there is none.
+    """
     for gpu in gpus:
-        if key in (gpu.uuid, gpu.name, str(gpu.index)):
-            return gpu.uuid
-    raise InvalidValueError(path, key, f"no such GPU; {suggestion(key, [gpu.name for gpu in gpus])}")
+        if word in (gpu.uuid, gpu.name, str(gpu.index)):
+            return gpu
+    raise InvalidValueError(path, word, f"there is no such GPU; {suggestion(word, [gpu.name for gpu in gpus])}")
 
 
 def decode_gpu(entry: object, path: str) -> GpuFaults:

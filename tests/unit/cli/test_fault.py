@@ -172,7 +172,7 @@ def test_a_file_that_can_not_be_written_is_a_failure(capsys, tmp_path):
     (tmp_path / "faults.yaml").write_text("")
     status = main(["fault", "recover", "--faults-file", str(file), "--gpus", "h100", "--node-name", "n"])
     assert status == FAILED
-    assert f"cannot edit {file}" in capsys.readouterr().err
+    assert f"cannot open {file.with_name('.x.lock')}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"gpus": [{"uuid": "x"}]}', "{"])
