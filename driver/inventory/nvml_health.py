@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import InventoryError
+from driver.inventory.nvml_links import NO_FABRIC, NO_LINK
 from driver.inventory.nvml_query import ABSENT, INVALID_ARGUMENT, GpuQuery, ends_session, is_one_of
 from driver.model.health_facts import Fabric, HealthReport, Recovery
 
@@ -15,9 +16,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NO_LINK = (*ABSENT, INVALID_ARGUMENT)
 _NO_FIELD = (*ABSENT, INVALID_ARGUMENT)  # drivers say either of a field that they don't know
-_NO_FABRIC = (*ABSENT, "NVML_ERROR_NOT_READY")
 _RESET_REQUIRED = "NVML_ERROR_RESET_REQUIRED"
 _ACTIONS = {
     "NVML_GPU_RECOVERY_ACTION_NONE": Recovery.NONE,
@@ -132,7 +131,7 @@ class _Check:
 
     def _links(self) -> int | None:
         states = {
-            number: self._query.ask_or(None, "nvmlDeviceGetNvLinkState", number, absent=_NO_LINK)
+            number: self._query.ask_or(None, "nvmlDeviceGetNvLinkState", number, absent=NO_LINK)
             for number in range(self._api.NVML_NVLINK_MAX_LINKS)
         }
         self._numbers = [number for number, state in states.items() if state is not None]
@@ -143,7 +142,7 @@ class _Check:
         """Add up what links had to recover from and to repeat."""
         counters = (self._api.NVML_NVLINK_ERROR_DL_RECOVERY, self._api.NVML_NVLINK_ERROR_DL_REPLAY)
         found = [
-            self._query.ask_or(None, "nvmlDeviceGetNvLinkErrorCounter", number, counter, absent=_NO_LINK)
+            self._query.ask_or(None, "nvmlDeviceGetNvLinkErrorCounter", number, counter, absent=NO_LINK)
             for number in self._numbers
             for counter in counters
         ]
@@ -153,7 +152,7 @@ class _Check:
     def _fabric(self) -> Fabric | None:
         api = self._api
         info = api.c_nvmlGpuFabricInfo_v2_t()
-        if self._query.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), absent=_NO_FABRIC) is None:
+        if self._query.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), absent=NO_FABRIC) is None:
             return None
         if info.state == api.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
             return None

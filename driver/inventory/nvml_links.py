@@ -15,9 +15,13 @@ from driver.model.device import Fabric, NvLink
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_NO_LINK = (*ABSENT, INVALID_ARGUMENT)  # beyond the last link, drivers say one or the other
-_NO_REMOTE = (*_NO_LINK, NOT_FOUND)
-_NO_FABRIC = (*ABSENT, "NVML_ERROR_NOT_READY")
+NO_LINK = (*ABSENT, INVALID_ARGUMENT)
+"""What drivers say, one or the other, of a link beyond the last one."""
+
+NO_FABRIC = (*ABSENT, "NVML_ERROR_NOT_READY")
+"""What drivers say where there is no fabric."""
+
+_NO_REMOTE = (*NO_LINK, NOT_FOUND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ def read_links(gpu: GpuQuery) -> tuple[Link, ...]:
 
 def _active_links(gpu: GpuQuery) -> Iterator[Link]:
     for number in range(gpu.api.NVML_NVLINK_MAX_LINKS):
-        if gpu.ask_or(0, "nvmlDeviceGetNvLinkState", number, absent=_NO_LINK) != gpu.api.NVML_FEATURE_ENABLED:
+        if gpu.ask_or(0, "nvmlDeviceGetNvLinkState", number, absent=NO_LINK) != gpu.api.NVML_FEATURE_ENABLED:
             continue
         kind = gpu.ask_or(None, "nvmlDeviceGetNvLinkRemoteDeviceType", number, absent=_NO_REMOTE)
         remote = gpu.ask_or(None, "nvmlDeviceGetNvLinkRemotePciInfo", number, absent=_NO_REMOTE)
@@ -58,7 +62,7 @@ def nvlink(links: tuple[Link, ...], uuids: Mapping[str, str]) -> NvLink:
 def read_fabric(gpu: GpuQuery) -> Fabric | None:
     """Return the fabric that a GPU has joined; a zero cluster UUID is none, even if 'Completed' (A16)."""
     info = gpu.api.c_nvmlGpuFabricInfo_v2_t()
-    if gpu.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), absent=_NO_FABRIC) is None:
+    if gpu.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", ctypes.byref(info), absent=NO_FABRIC) is None:
         return None
     cluster = uuid.UUID(bytes=bytes(info.clusterUuid))
     joined = info.state == gpu.api.NVML_GPU_FABRIC_STATE_COMPLETED and info.status == gpu.api.NVML_SUCCESS

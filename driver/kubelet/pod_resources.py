@@ -110,10 +110,5 @@ def _claimed(container: pb.ContainerResources) -> Iterator[ClaimedDevice]:
 
 
 def _claims(answer: pb.ListPodResourcesResponse) -> set[tuple[str, str]]:
-    return {
-        (resource.claim_namespace, resource.claim_name)
-        for pod in answer.pod_resources
-        for container in pod.containers
-        for resource in container.dynamic_resources
-        if any(claim.driver_name == DRIVER for claim in resource.claim_resources)
-    }
+    containers = (container for pod in answer.pod_resources for container in pod.containers)
+    return {(one.namespace, one.claim) for container in containers for one in _claimed(container)}

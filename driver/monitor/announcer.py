@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LINES, _PERIOD = 10, 1.0  # XIDs that are logged in a period of seconds; of the others only the number
-_EVENTS, _STORM = (
-    16,
-    60.0,
-)  # distinct XIDs that get an Event in a time of seconds: others' Events must not wait for them
+_EVENTS, _STORM = 16, 60.0  # distinct XIDs that get an Event in a time of seconds: other Events must not wait
 
 
 class Announcer:

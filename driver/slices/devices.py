@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driver.model.device import FullGpu, MigDevice
-from driver.model.health import Effect, Health
+from driver.model.health import ordered
 from driver.model.quantity import binary_si
 from driver.model.version import semver
 from driver.model.wording import cut
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from driver.model.device import Device, Gpu, MigPartition
-    from driver.model.health import Taint
+    from driver.model.health import Health, Taint
     from driver.model.json_object import JsonObject
     from driver.model.mig import MigProfile, Placement
     from driver.model.snapshot import DriverVersions
@@ -43,11 +43,9 @@ if TYPE_CHECKING:
 STANDARD = "resource.kubernetes.io"
 STRING_LIMIT = 64  # bytes of an attribute's string
 FACTS_LIMIT = 32  # attributes and capacities of a device
-TAINTS_LIMIT = 16
 
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 _TAINT_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
-_SEVERITY = (Effect.NO_EXECUTE, Effect.NO_SCHEDULE, Effect.NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +69,8 @@ def render(device: Device, node: Node) -> JsonObject:
 
 
 def render_taints(health: Health) -> list[JsonObject]:
-    """Return the taints, the most severe first; a value that no label may have is made one, a bad key is left out."""
-    ordered = sorted(health.taints, key=lambda one: (_SEVERITY.index(one.effect), one.key, one.value))
-    return [_taint(one) for one in ordered if _TAINT_KEY.fullmatch(one.key)][:TAINTS_LIMIT]
+    """Return the taints, the heaviest first; a value that no label may have is made one, a bad key is left out."""
+    return [_taint(one) for one in ordered({one for one in health.taints if _TAINT_KEY.fullmatch(one.key)})]
 
 
 def joined(words: Iterable[str], limit: int = STRING_LIMIT) -> str:
