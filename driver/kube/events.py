@@ -74,7 +74,6 @@ class EventSink:
         self._waiting: OrderedDict[tuple[str, ...], _Happening] = OrderedDict()
         self._known: OrderedDict[tuple[str, ...], _Happening] = OrderedDict()
         self._wake = asyncio.Event()
-        self.dropped = 0  # happenings that were lost: too many waited, or the API server would not have them
 
     def emit(
         self, reason: str, message: str, *, warning: bool = False, involved: Mapping[str, str] | None = None
@@ -93,7 +92,7 @@ class EventSink:
                 reason=reason, message=message, warning=warning, involved=about, first=now, last=now, at=0.0
             )
         if key not in self._waiting and len(self._waiting) >= _WAITING:
-            self.dropped += 1
+            log.warning("Event %s is dropped, as %d others wait for the API server: %s", reason, _WAITING, message)
             return
         happening.waiting += 1
         happening.last, happening.at = now, self._clock()
@@ -143,7 +142,6 @@ class EventSink:
             self._wake.set()
             await asyncio.sleep(min(_FIRST_PAUSE * 2 ** min(happening.tries - 1, 10), _LONGEST_PAUSE))
             return
-        self.dropped += count
         happening.tries = 0
         log.warning("Event %s could not be written: %s", happening.reason, error)
 

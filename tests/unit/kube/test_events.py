@@ -88,15 +88,20 @@ async def test_a_repeat_of_an_expired_event_is_written_anew(server: ApiServer, c
     assert stored(server)[0]["count"] == 1
 
 
-async def test_emitting_never_blocks_and_the_queue_is_bounded(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+def lost(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what the log says of Events that nobody will see."""
+    return [record.getMessage() for record in caplog.records if record.name == module.__name__]
+
+
+async def test_emitting_never_blocks_and_what_the_queue_has_no_room_for_is_logged(
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_WAITING", 10)
     sink = EventSink(client, "node-a")
     for number in range(15):
         sink.emit("Flood", f"number {number}")
     sink.emit("Flood", "number 0")  # a repeat takes no room
-    assert sink.dropped == 5
+    assert [line.rpartition(": ")[2] for line in lost(caplog)] == [f"number {number}" for number in range(10, 15)]
     async with running(sink):
         await until(lambda: len(stored(server)) == 10)
     assert {event["message"]: event["count"] for event in stored(server)}["number 0"] == 2
@@ -119,7 +124,7 @@ async def test_a_burst_is_written_at_the_allowed_rate_and_repeats_meanwhile_are_
 
 
 async def test_an_api_server_that_is_away_gets_the_event_later(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.01)
     fault = server.faults.add(Fault.on("create", "events", status=503, times=2))
@@ -127,11 +132,11 @@ async def test_an_api_server_that_is_away_gets_the_event_later(
         sink.emit("GpuLost", "GPU-1")
         await until(lambda: stored(server))
     assert fault.hits == 2
-    assert sink.dropped == 0
+    assert lost(caplog) == []
 
 
 async def test_an_outage_of_hours_costs_what_is_no_news_any_more(
-    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    server: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(module, "_LONGEST_PAUSE", 0.002)
@@ -141,9 +146,9 @@ async def test_an_outage_of_hours_costs_what_is_no_news_any_more(
         sink.emit("GpuLost", "GPU-1")
         now += timedelta(days=1)  # the wall clock may jump
         await until(lambda: fault.hits > 8)
-        assert sink.dropped == 0
+        assert lost(caplog) == []
         passed = 3600.0
-        await until(lambda: sink.dropped == 1)
+        await until(lambda: len(lost(caplog)) == 1)
         server.faults.clear()
         sink.emit("GpuLost", "GPU-2")
         await until(lambda: stored(server))
@@ -164,14 +169,16 @@ async def test_a_repeat_while_the_first_is_being_written_raises_its_count(
     assert len(stored(server)) == 1
 
 
-async def test_a_refused_event_is_dropped_and_the_next_is_written(server: ApiServer, client: KubeClient) -> None:
+async def test_a_refused_event_is_dropped_and_the_next_is_written(
+    server: ApiServer, client: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
     server.faults.add(Fault.on("create", "events", status=403, times=1))
     async with running(EventSink(client, "node-a")) as sink:
         sink.emit("GpuLost", "GPU-1")
         sink.emit("GpuLost", "GPU-2")
         await until(lambda: stored(server))
     assert [event["message"] for event in stored(server)] == ["GPU-2"]
-    assert sink.dropped == 1
+    assert len(lost(caplog)) == 1
 
 
 async def test_long_and_odd_texts_are_cut_and_the_name_is_valid(server: ApiServer, client: KubeClient) -> None:
