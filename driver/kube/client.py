@@ -32,6 +32,7 @@ JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
 _JSON = "application/json"
+_LATE = 30.0  # seconds after its time until a silent watch is given up
 _PAGE = 500  # objects per answer of a list, as kubectl asks for
 
 
@@ -121,6 +122,8 @@ class KubeClient:
     ) -> AsyncGenerator[WatchEvent]:
         """Yield the changes since a resource version until the server ends the stream (about `timeout_seconds`).
 
+        One that neither says anything nor ends is given up a while later: a server that hangs keeps its connections.
+
         :raises ApiGoneError: the resource version is too old; list again.
         """
         query = {
@@ -131,7 +134,7 @@ class KubeClient:
             "timeoutSeconds": str(timeout_seconds),
         }
         async with (
-            aclosing(self._open().stream(_with_query(path, query))) as chunks,
+            aclosing(self._open().stream(_with_query(path, query), silence=timeout_seconds + _LATE)) as chunks,
             aclosing(lines.split(chunks)) as whole_lines,
         ):
             async for line in whole_lines:

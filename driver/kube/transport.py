@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from driver.kube.config import ClusterConfig
 
-LARGEST_ANSWER = 64 << 20  # bytes
+LARGEST_ANSWER = 16 << 20  # bytes: ten times what etcd takes of one object; several at once must fit into the memory
 _CONNECTIONS = 32  # at once; each costs some 300 KiB with TLS, and a burst's stay open for a while
 _FIRST_ANSWER = 30.0  # seconds until a watch has its headers
 
@@ -37,7 +37,7 @@ class Transport:
         self._cluster = cluster
         self._ssl: ssl.SSLContext | None = None
         self._timeout = aiohttp.ClientTimeout(total=timeout)
-        self._stream_timeout = aiohttp.ClientTimeout(total=None, sock_connect=timeout)
+        self._connect_timeout = timeout
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=120, socket_factory=_socket),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -60,12 +60,16 @@ class Transport:
             return body
         raise self._failure(operation, answer, body)
 
-    async def stream(self, path: str) -> AsyncGenerator[bytes]:
-        """Yield the chunks of a long answer as they come."""
+    async def stream(self, path: str, *, silence: float) -> AsyncGenerator[bytes]:
+        """Yield the chunks of a long answer as they come.
+
+        :raises ApiError: the answer's failure, or that nothing came for `silence` seconds.
+        """
         operation = f"watch {path.partition('?')[0]}"
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout, sock_read=silence)
         with self._mapped(operation):
             async with asyncio.timeout(_FIRST_ANSWER):
-                answer = await self._begin("GET", path, None, "", self._stream_timeout)
+                answer = await self._begin("GET", path, None, "", limits)
             async with answer:
                 if answer.status >= 300:
                     raise self._failure(operation, answer, await _limited(answer, operation))
@@ -129,6 +133,8 @@ class Transport:
 
 def _words(error: Exception) -> str:
     """Say why there was no answer: the same at each try, as events with the same words are one."""
+    if isinstance(error, aiohttp.ClientResponseError):
+        return f"what answers does not speak HTTP as it should: {error.message.splitlines()[0].rstrip(':')}"
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     return getattr(cause, "strerror", None) or str(cause) or type(error).__name__
 

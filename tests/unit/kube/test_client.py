@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -241,6 +242,26 @@ async def test_an_answer_that_is_no_object_is_unavailable(serve: Serve, body: by
         await client.get("/x")
 
 
+async def test_what_speaks_no_http_is_told_in_the_same_words_each_time() -> None:
+    told = set()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"\x16\x03\x01" + secrets.token_bytes(100))  # as if it were TLS
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as stranger:
+        port = stranger.sockets[0].getsockname()[1]
+        async with KubeClient(ClusterConfig(server=f"http://127.0.0.1:{port}")) as client:
+            for _ in range(3):
+                with pytest.raises(
+                    ApiUnavailableError, match="does not speak HTTP as it should: Bad status line"
+                ) as caught:
+                    await client.get("/x")
+                told.add(str(caught.value))
+    assert len(told) == 1
+
+
 async def test_a_redirect_is_not_followed(serve: Serve) -> None:
     client = await serve(lambda request: answer(b"", 302, Location="http://127.0.0.1:1/stolen"))
     with pytest.raises(ApiInvalidError) as caught:
@@ -311,6 +332,22 @@ async def test_a_watch_from_a_forgotten_version_is_gone(server: ApiServer, clien
     server.store.compact()
     with pytest.raises(ApiGoneError):
         await anext(client.watch(NODES, resource_version=version))
+
+
+async def test_a_watch_that_neither_speaks_nor_ends_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(_lines({"type": "ADDED", "object": {"metadata": {"name": "a"}}}))
+        await asyncio.Event().wait()
+        return response
+
+    monkeypatch.setattr("driver.kube.client._LATE", 0.1)
+    watch = (await serve(hang)).watch("/x", timeout_seconds=0)
+    async with asyncio.timeout(10):
+        assert (await anext(watch)).type == "ADDED"
+        with pytest.raises(ApiUnavailableError, match=r"watch /x: .* did not answer in time"):
+            await anext(watch)
 
 
 async def test_a_refused_watch_is_its_error(server: ApiServer, client: KubeClient) -> None:
