@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from base64 import b64decode
@@ -15,7 +16,8 @@ from driver._pb import dra_v1_pb2 as dra
 from hack.benchmarks.world import CLAIMS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from pathlib import Path
 
     from hack.benchmarks.world import World
 
@@ -43,6 +45,7 @@ class Floor:
         self.durable_remove: list[float] = []
         self.plain_write: list[float] = []
         self.plain_remove: list[float] = []
+        self.at_once: list[float] = []
         config = yaml.safe_load(world.kubeconfig.read_text())
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self._url = cluster["server"]
@@ -67,6 +70,20 @@ class Floor:
         self.plain_write.append(_timed(lambda: files.write_atomic(cdi, CDI, durable=False)))
         self.plain_remove.append(_timed(lambda: files.remove(cdi, durable=False)))
         self.durable_remove.append(_timed(lambda: files.remove(record)))
+
+    async def measure_at_once(self, claims: Sequence[dra.Claim]) -> None:
+        """Take one sample of what eight calls at once can't do without: each part for all claims side by side."""
+        records = {self._directory / f"{claim.uid}.json": RECORD for claim in claims}
+        gets = await timed(lambda: asyncio.gather(*(self._get(claim) for claim in claims)))
+        rpcs = await timed(lambda: asyncio.gather(*(self._rpc() for _ in claims)))
+        writes = _timed(lambda: self._write_all(records))
+        self.at_once.append(gets + rpcs + writes)
+        files.remove_all(records)
+
+    def _write_all(self, records: Mapping[Path, bytes]) -> None:
+        files.write_all(records)
+        for record in records:
+            files.write_atomic(record.with_name("cdi.json"), CDI, durable=False)
 
     async def _get(self, claim: dra.Claim) -> None:
         async with self._session.get(f"{self._url}{CLAIMS}/{claim.name}") as response:
