@@ -114,9 +114,10 @@ def _filled(gpu: GpuQuery, gpu_instance: Any, profile: MigProfile, placement: Pl
     info = gpu.call("nvmlGpuInstanceGetInfo", gpu_instance)
     chosen = _filling_profile(gpu, gpu_instance, profile)
     compute = gpu.call("nvmlGpuInstanceCreateComputeInstance", gpu_instance, chosen)
-    number = gpu.call("nvmlComputeInstanceGetInfo_v2", compute).id
+    filling = gpu.call("nvmlComputeInstanceGetInfo_v2", compute)
+    number = filling.id
     return MigInstance(
-        uuid=_uuid(gpu, info.id, number),
+        uuid=_uuid_of(gpu, filling.device) or _uuid(gpu, info.id, number),
         gpu_instance_id=info.id,
         compute_instance_id=number,
         profile=profile,
@@ -131,6 +132,16 @@ def _filling_profile(gpu: GpuQuery, gpu_instance: Any, profile: MigProfile) -> i
     if not whole:
         raise GpuRefusedError(f"{profile.name} has no compute instance profile of {profile.compute_slices} slices")
     return int(max(whole, key=lambda one: one.multiprocessorCount).id)
+
+
+def _uuid_of(gpu: GpuQuery, device: Any) -> str:
+    """Return the UUID of the device that a compute instance names; empty if it is no MIG device.
+
+    By the API reference it is the parent, but drivers name the MIG device itself. That spares a walk over all MIG
+    devices, which takes seconds on a node where many come and go.
+    """
+    uuid = str(gpu.call("nvmlDeviceGetUUID", device))
+    return uuid if uuid.startswith("MIG-") else ""
 
 
 def _uuid(gpu: GpuQuery, gpu_instance_id: int, compute_instance_id: int) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from driver.errors import DeviceNotReadyError, InventoryError, MigError
 from driver.model.mig import Placement
+from tests.nvml.test_hang import read_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,20 +98,36 @@ async def test_all_compute_instances_go_with_their_gpu_instance(nvml: FakeNvml, 
     assert (state.instances, state.bare) == ((), ())
 
 
+@pytest.mark.parametrize("settings", [(), ("set 0 ci_tells_parent 1",)])
+async def test_the_uuid_of_what_was_made_is_found_whatever_its_compute_instance_tells(
+    nvml: FakeNvml, inventory: NvmlInventory, settings: tuple[str, ...]
+) -> None:
+    nvml.install("h100@mig=3g.40gb")
+    uuid = nvml.gpus[0].uuid
+    (there,) = (await inventory.mig_state(uuid)).instances
+    nvml.control(*settings)
+    made = await inventory.create_mig(uuid, 9, HIGH)
+    nvml.control()
+    assert (await inventory.mig_state(uuid)).instances == (there, made)
+
+
+UNLISTED = ("set 0 ci_tells_parent 1", "fail nvmlDeviceGetMigDeviceHandleByIndex 6 *")
+
+
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("faults", "message"),
     [
-        ("fail nvmlDeviceGetMigDeviceHandleByIndex 6 *", "no MIG device has GPU instance 2, compute instance 0"),
-        ("fail nvmlGpuInstanceGetComputeInstanceProfileInfoV 3 * 9", "has no compute instance profile of 3 slices"),
-        ("fail nvmlComputeInstanceGetInfo_v2 999 * 1", "nvmlComputeInstanceGetInfo_v2"),
+        (UNLISTED, "no MIG device has GPU instance 2, compute instance 0"),
+        (("fail nvmlGpuInstanceGetComputeInstanceProfileInfoV 3 * 9",), "has no compute instance profile of 3 slices"),
+        (("fail nvmlComputeInstanceGetInfo_v2 999 * 1",), "nvmlComputeInstanceGetInfo_v2"),
     ],
 )
 async def test_M1_any_failure_after_the_gpu_instance_takes_all_back(
-    nvml: FakeNvml, inventory: NvmlInventory, fault: str, message: str
+    nvml: FakeNvml, inventory: NvmlInventory, faults: tuple[str, ...], message: str
 ) -> None:
     nvml.install("h100@mig")
     uuid = nvml.gpus[0].uuid
-    nvml.control(fault)
+    nvml.control(*faults)
     with pytest.raises(MigError, match=rf"{message}.*; its GPU instance was removed again"):
         await inventory.create_mig(uuid, 9, HIGH)
     nvml.control()
@@ -121,7 +138,7 @@ async def test_M1_any_failure_after_the_gpu_instance_takes_all_back(
 async def test_M1_a_compute_instance_in_use_while_it_is_taken_back(nvml: FakeNvml, inventory: NvmlInventory) -> None:
     nvml.install("h100@mig")
     uuid = nvml.gpus[0].uuid
-    nvml.control("fail nvmlDeviceGetMigDeviceHandleByIndex 6 *", "fail nvmlComputeInstanceDestroy 19 *")
+    nvml.control(*UNLISTED, "fail nvmlComputeInstanceDestroy 19 *")
     with pytest.raises(MigError, match="could not be removed again: nvmlComputeInstanceDestroy"):
         await inventory.create_mig(uuid, 9, HIGH)
     nvml.control()
@@ -199,8 +216,8 @@ async def test_H8_a_creation_that_hangs_is_given_up_and_may_still_come(
 ) -> None:
     nvml.install("h100@mig")
     uuid = nvml.gpus[0].uuid
-    inventory = open_inventory(time_limit=0.5)
-    await inventory.read()
+    inventory = open_inventory(time_limit=0.5, start_limit=0.5)
+    await read_again(inventory)
     nvml.control("hang nvmlGpuInstanceCreateComputeInstance *")
     with pytest.raises(InventoryError, match=r"did not answer within 0.5 s: creating a MIG device at 4:4 of GPU-"):
         await inventory.create_mig(uuid, 9, HIGH)

@@ -338,7 +338,9 @@ API nvmlReturn_t nvmlComputeInstanceGetInfo_v2(void *handle, ci_info *info)
     BEGIN_CI(handle);
     u32 profile = 0;
     while (CI_SLICES[profile] != ci->slices) profile++;
-    *info = (ci_info){ci->gi->gpu, ci->gi, ci->id, profile, {ci->start, ci->slices}};
+    /* By the API reference the parent; what drivers really tell is the MIG device. */
+    void *device = setting(ci->gi->gpu->index, "ci_tells_parent", 0) ? (void *)ci->gi->gpu : ci;
+    *info = (ci_info){device, ci->gi, ci->id, profile, {ci->start, ci->slices}};
     return SUCCESS;
 }
 
