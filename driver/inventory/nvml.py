@@ -112,17 +112,19 @@ class NvmlInventory:
         )
 
     async def create_mig(self, gpu_uuid: str, profile_id: int, placement: Placement) -> MigInstance:
-        """See `Partitioner`."""
+        """See `Partitioner`. On a node where many MIG devices come and go NVML may take several seconds for one."""
         return await self.use(
             lambda api: nvml_partition.create_mig(api, gpu_uuid, profile_id, placement),
             f"creating a MIG device at {placement} of {gpu_uuid}",
+            limit=self._start_limit,
         )
 
     async def destroy_mig(self, gpu_uuid: str, placement: Placement) -> bool:
-        """See `Partitioner`."""
+        """See `Partitioner`. It may take as long as making one."""
         return await self.use(
             lambda api: nvml_partition.destroy_mig(api, gpu_uuid, placement),
             f"removing the MIG device at {placement} of {gpu_uuid}",
+            limit=self._start_limit,
         )
 
     async def events(self) -> AsyncIterator[InventoryEvent]:
@@ -139,8 +141,9 @@ class NvmlInventory:
         """Shut NVML down, if it answers; a stuck thread is left to the end of the process."""
         self._box.close()
         if self._session.is_open and not self._thread.stuck:
-            with contextlib.suppress(InventoryError):
-                await self._thread.call(self._session.close, limit=_CLOSE_LIMIT, what="shutting down")
+            with contextlib.suppress(InventoryError, TimeoutError):
+                async with asyncio.timeout(_CLOSE_LIMIT):  # its turn may come late
+                    await self._thread.call(self._session.close, limit=_CLOSE_LIMIT, what="shutting down")
         self._thread.close()
 
     async def _look(self) -> None:

@@ -2,14 +2,20 @@
 
 A call into a driver can hang for minutes and can't be interrupted. The waiting side gives up in time; the thread is
 left alone, and no second one is started beside it: until it comes back, every further call fails at once (H8).
+
+Time in the queue is not counted: eight GPUs that change MIG mode take longer together than a reading may alone, and a
+driver that works through them does not hang.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
+import time
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,6 +27,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_LOOKS = 1.0  # seconds after which a caller in the queue looks again at what runs
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Job:
+    """One call; `ends` is the moment until which it may run, once it does."""
+
+    run: Callable[[], Any]
+    limit: float
+    what: str
+    future: Future[Any] = field(default_factory=Future)
+    ends: float = math.inf
+
 
 class NvmlThread:
     """Runs jobs one after another on one daemon thread, started with the first job.
@@ -30,10 +49,11 @@ class NvmlThread:
 
     def __init__(self, on_return: Callable[[], None]) -> None:
         self._on_return = on_return
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
-        self._overdue: tuple[Future[Any], str] | None = None
+        self._running: _Job | None = None
+        self._overdue: _Job | None = None
         self._closed = False
 
     @property
@@ -42,28 +62,26 @@ class NvmlThread:
         return self._overdue is not None
 
     async def call(self, job: Callable[[], T], *, limit: float, what: str) -> T:
-        """Run `job` on the thread and return its result; `limit` in seconds, `what` for messages ('reading GPUs').
+        """Run `job` on the thread and return its result; `limit` in seconds from its turn, `what` for messages.
 
-        :raises InventoryError: no result within the limit, an earlier call is still stuck, or the thread is closed.
+        :raises InventoryError: no result within the limit, an earlier call is stuck, or the thread is closed.
         """
         if self._closed:
             raise InventoryError(f"NVML is closed: {what} was not tried")
-        overdue = self._overdue
-        if overdue is not None:
-            raise InventoryError(f"NVML is stuck: {overdue[1]} has not come back; {what} was not tried")
-        future: Future[T] = Future()
+        one = _Job(run=job, limit=limit, what=what)
+        self._check(one)
         self._start()
-        self._jobs.put((future, job))
-        waiter = asyncio.wrap_future(future)
+        self._jobs.put(one)
+        waiter: asyncio.Future[T] = asyncio.wrap_future(one.future)
         try:
-            done, _ = await asyncio.wait((waiter,), timeout=limit)
-            if done:
-                return waiter.result()
-            self._give_up(future, what)
+            while not waiter.done():
+                await asyncio.wait((waiter,), timeout=self._patience(limit))
+                if not waiter.done():
+                    self._check(one)
+            return waiter.result()
         finally:
-            future.cancel()  # at once: cancelling the waiter reaches the queue only by the event loop
+            one.future.cancel()  # at once: cancelling the waiter reaches the queue only by the event loop
             waiter.cancel()
-        raise InventoryError(f"NVML did not answer within {limit:g} s: {what}")
 
     def close(self) -> None:
         """End the thread after the jobs it has; does not wait."""
@@ -75,26 +93,45 @@ class NvmlThread:
             self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
             self._thread.start()
 
-    def _give_up(self, future: Future[Any], what: str) -> None:
+    def _patience(self, limit: float) -> float:
+        """Return the seconds after which to look again: when what runs has to be given up, or sooner."""
         with self._lock:
-            if not future.cancel() and not future.done():
-                self._overdue = (future, what)
-                log.error("NVML is stuck: %s does not come back", what)
+            left = limit if self._running is None else max(0.0, self._running.ends - time.monotonic())
+        return min(left, _LOOKS)
+
+    def _check(self, one: _Job) -> None:
+        """Give up what runs, if it has run too long, whoever waits for it.
+
+        :raises InventoryError: a call is stuck.
+        """
+        with self._lock:
+            running, now = self._running, time.monotonic()
+            if self._overdue is None and running is not None and now >= running.ends and not running.future.done():
+                self._overdue = running
+                log.error("NVML is stuck: %s does not come back", running.what)
+            overdue = self._overdue
+        if overdue is one:
+            raise InventoryError(f"NVML did not answer within {one.limit:g} s: {one.what}")
+        if overdue is not None:
+            raise InventoryError(f"NVML is stuck: {overdue.what} has not come back; {one.what} was not tried")
 
     def _run(self) -> None:
-        while (item := self._jobs.get()) is not None:
-            future, job = item
-            if not future.set_running_or_notify_cancel():
+        while (one := self._jobs.get()) is not None:
+            if not one.future.set_running_or_notify_cancel():
                 continue
+            with self._lock:
+                one.ends = time.monotonic() + one.limit
+                self._running = one
             try:
-                future.set_result(job())
+                one.future.set_result(one.run())
             except BaseException as exc:  # it belongs to the caller
-                future.set_exception(exc)
-            self._came_back(future)
+                one.future.set_exception(exc)
+            self._came_back(one)
 
-    def _came_back(self, future: Future[Any]) -> None:
+    def _came_back(self, one: _Job) -> None:
         with self._lock:
-            was_overdue = self._overdue is not None and self._overdue[0] is future
+            self._running = None
+            was_overdue = self._overdue is one
             if was_overdue:
                 self._overdue = None
         if was_overdue:

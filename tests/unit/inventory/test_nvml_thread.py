@@ -76,19 +76,68 @@ async def test_H8_a_stuck_call_is_given_up_and_the_next_fails_at_once(thread: Nv
     assert await thread.call(lambda: 3, limit=LONG, what="the third") == 3
 
 
-async def test_a_call_given_up_in_the_queue_is_never_run(thread: NvmlThread, returns: Returns) -> None:
+async def test_a_queue_that_moves_is_waited_for(thread: NvmlThread, returns: Returns) -> None:
+    """Eight GPUs that change MIG mode, one after another, must not look like a driver that hangs."""
     gate = threading.Event()
-    ran: list[str] = []
     first = asyncio.create_task(thread.call(gate.wait, limit=LONG, what="the first"))
     await asyncio.sleep(0)
-    with pytest.raises(InventoryError, match="the second"):
-        await thread.call(lambda: ran.append("second"), limit=SHORT, what="the second")
-    assert not thread.stuck  # the first may still take its time
+    second = asyncio.create_task(thread.call(lambda: "ran", limit=SHORT, what="the second"))
+    await asyncio.sleep(3 * SHORT)  # the second's limit, if it began at once
     gate.set()
     assert await first
+    assert await second == "ran"
+    assert not returns.returned.is_set()
+
+
+async def test_what_waits_behind_a_stuck_call_is_given_up_with_it_and_never_run(
+    thread: NvmlThread, returns: Returns
+) -> None:
+    gate = threading.Event()
+    ran: list[str] = []
+    first = asyncio.create_task(thread.call(gate.wait, limit=SHORT, what="the first"))
+    await asyncio.sleep(0)
+    with pytest.raises(InventoryError, match="the first has not come back; the second was not tried"):
+        await thread.call(lambda: ran.append("second"), limit=LONG, what="the second")
+    with pytest.raises(InventoryError, match=r"within 0.05 s: the first"):
+        await first
+    gate.set()
+    async with asyncio.timeout(LONG):
+        await returns.returned.wait()
     await thread.call(lambda: None, limit=LONG, what="the third")
     assert ran == []
-    assert not returns.returned.is_set()
+
+
+async def test_a_stuck_call_is_found_though_its_caller_has_gone(thread: NvmlThread, returns: Returns) -> None:
+    gate = threading.Event()
+    began = threading.Event()
+
+    def first() -> None:
+        began.set()
+        gate.wait()
+
+    caller = asyncio.create_task(thread.call(first, limit=SHORT, what="the first"))
+    await asyncio.to_thread(began.wait, LONG)
+    caller.cancel()
+    with pytest.raises(InventoryError, match="the first has not come back; the second was not tried"):
+        await thread.call(lambda: None, limit=LONG, what="the second")
+    gate.set()
+    async with asyncio.timeout(LONG):
+        await returns.returned.wait()
+
+
+async def test_a_limit_begins_with_the_turn(thread: NvmlThread, returns: Returns) -> None:
+    first_gate, second_gate = threading.Event(), threading.Event()
+    first = asyncio.create_task(thread.call(first_gate.wait, limit=LONG, what="the first"))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(thread.call(second_gate.wait, limit=SHORT, what="the second"))
+    await asyncio.sleep(0)
+    first_gate.set()
+    assert await first
+    with pytest.raises(InventoryError, match=r"within 0.05 s: the second"):
+        await second
+    second_gate.set()
+    async with asyncio.timeout(LONG):
+        await returns.returned.wait()
 
 
 async def test_a_cancelled_caller_leaves_the_thread_usable(thread: NvmlThread) -> None:
