@@ -97,10 +97,9 @@ def remove_all(paths: Iterable[Path], *, spares: Spares | None = None) -> dict[P
         try:
             take_away(path)
             removed.append(path)
-        except FileNotFoundError:
-            continue
         except OSError as exc:
-            failed[path] = StorageError.of("remove", path, exc)
+            if not _is_absent(path, exc):
+                failed[path] = StorageError.of("remove", path, exc)
     failed.update(_sync_parents(removed))
     if spares:
         spares.settle(failed)
@@ -110,17 +109,31 @@ def remove_all(paths: Iterable[Path], *, spares: Spares | None = None) -> dict[P
 def remove(path: Path, *, durable: bool = True) -> bool:
     """Remove `path`; say whether it was there.
 
-    :raises StorageError: it is still there.
+    :raises StorageError: it is still there, or may be after a power cut.
     """
     try:
         os.unlink(path)  # noqa: PTH108 (hot path)
-        if durable:
-            sync_directory(path.parent)
-    except FileNotFoundError:
-        return False
     except OSError as exc:
+        if _is_absent(path, exc):
+            return False
         raise StorageError.of("remove", path, exc) from exc
+    if durable:
+        for error in _sync_parents([path]).values():
+            raise error
     return True
+
+
+def _is_absent(path: Path, why: OSError) -> bool:
+    """Say whether what could not be removed is not there: a read-only file system refuses before it looks."""
+    if isinstance(why, FileNotFoundError):
+        return True
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def sync_directory(path: Path) -> None:

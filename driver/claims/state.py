@@ -155,7 +155,7 @@ class ClaimState:
         return record.boot_id == self._boot_id
 
     def recover(self) -> tuple[str, ...]:
-        """Clean up after a crash; return the UIDs of the CDI files that had no record and were removed.
+        """Clean up after a crash; return the UIDs of the CDI files that had no record, which go if they can.
 
         :raises StorageError: the state can't be used.
         """
@@ -167,7 +167,10 @@ class ClaimState:
             orphans = self._cdi.files.claim_uids() - self._store.records.keys() - self._store.quarantined.keys()
             for uid in sorted(orphans):
                 log.warning("Removing the CDI file of claim %s: no record says that it was prepared", uid)
-                self._cdi.files.remove(uid)
+                try:
+                    self._cdi.files.remove(uid)
+                except StorageError as exc:  # no claim has it, so it costs nobody anything until the next start
+                    log.warning("It stays: %s", exc)
             return tuple(sorted(orphans))
 
     def refresh_cdi(self) -> None:

@@ -90,6 +90,34 @@ def test_removing_says_whether_it_was_there(tmp_path: Path) -> None:
     assert not files.remove(tmp_path / "a")
 
 
+def test_what_is_not_there_is_removed_on_a_read_only_file_system_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+
+    def read_only(path: object) -> None:  # as the kernel does, which does not look whether it is there
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(os, "unlink", read_only)
+    assert not files.remove(tmp_path / "none")
+    with pytest.raises(StorageError, match=f"cannot remove {tmp_path}/a: Read-only file system"):
+        files.remove(tmp_path / "a")
+    assert set(files.remove_all([tmp_path / "none", tmp_path / "a"])) == {tmp_path / "a"}
+
+
+def test_a_removal_that_may_be_undone_by_a_power_cut_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+
+    def broken(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files, "sync_directory", broken)
+    with pytest.raises(StorageError, match="cannot sync"):
+        files.remove(tmp_path / "a")
+
+
 def test_sweep_removes_only_temporary_files(tmp_path: Path) -> None:
     for name in (".a.json.12ab.tmp", "b.tmp", ".hidden"):
         (tmp_path / name).touch()

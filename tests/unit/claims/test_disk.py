@@ -126,6 +126,18 @@ async def test_a_start_removes_cdi_files_without_a_record_and_temporary_files(no
         assert node.leftovers() == []
 
 
+async def test_a_cdi_file_without_a_record_that_can_not_be_removed_costs_nobody_anything(
+    node: Node, claims: Claims
+) -> None:
+    node.cdi.path(uid(7)).mkdir(parents=True)
+    claims.add(claim(1, result("gpu-0")))
+    async with instance(node, claims) as one:
+        assert devices(await one.prepare(1)) == ["gpu-0"]
+        assert await one.unprepare(1) is None
+        assert node.cdi.claim_uids() == {uid(7)}
+    node.cdi.path(uid(7)).rmdir()
+
+
 async def test_S4_a_newer_records_extra_fields_survive_this_version(node: Node, claims: Claims) -> None:
     claims.add(claim(1, result("gpu-0")))
     async with instance(node, claims) as one:
