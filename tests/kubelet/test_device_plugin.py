@@ -142,6 +142,30 @@ async def test_the_older_strategies(
     assert not answer.cdi_devices
 
 
+@pytest.mark.parametrize(
+    ("strategies", "env", "targets"),
+    [
+        ("envvar", {"NVIDIA_VISIBLE_DEVICES": "0", "NVIDIA_IMEX_CHANNELS": "0"}, []),
+        ("volume-mounts", {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices"}, ["0", "imex/0"]),
+        (
+            "volume-mounts,envvar",
+            {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices", "NVIDIA_IMEX_CHANNELS": "0"},
+            ["0", "imex/0"],
+        ),
+    ],
+)
+async def test_imex_channels_by_the_older_strategies(
+    plugins: Plugins, kubelet: Kubelet, strategies: str, env: dict[str, str], targets: list[str]
+) -> None:
+    node = snapshot("h100")
+    flags = {"device_list_strategy": strategies, "device_id_strategy": "index"}
+    await offered(plugins, kubelet, node, {"imex": {"channelIDs": [0]}}, **flags)
+    (answer,) = await plugins.allocate(ids_of(node))
+    assert dict(answer.envs) == env
+    folder = "/var/run/nvidia-container-devices"
+    assert [mount.container_path for mount in answer.mounts] == [f"{folder}/{one}" for one in targets]
+
+
 async def test_annotations_and_several_strategies_at_once(plugins: Plugins, kubelet: Kubelet) -> None:
     node = snapshot("h100:2")
     strategies = {"device_list_strategy": "cdi-annotations,envvar", "cdi_annotation_prefix": "example.com/"}

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from driver._pb import device_plugin_v1beta1_pb2 as pb
+from driver.config.plugin_flags import LIST_STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -33,12 +34,14 @@ def container_answer(
     distinct = {one.uuid: one for one in devices}
     ids = [one.index if flags.device_id_strategy == "index" else one.uuid for one in distinct.values()]
     answer = pb.ContainerAllocateResponse()
-    for strategy in flags.device_list_strategy:
+    for strategy in sorted(flags.device_list_strategy, key=LIST_STRATEGIES.index):  # of two for a variable, mounts win
         match strategy:
             case "envvar":
                 answer.envs[_VISIBLE] = ",".join(ids)
+                if config.imex_channels:
+                    answer.envs[_CHANNELS] = ",".join(map(str, config.imex_channels))
             case "volume-mounts":
-                _add_mounts(answer, ids)
+                _add_mounts(answer, [*ids, *(f"imex/{channel}" for channel in config.imex_channels)])
             case "cdi-annotations":
                 key = f"{flags.cdi_annotation_prefix}{_ANNOTATION}{uuid.uuid4()}"
                 answer.annotations[key] = ",".join(map(cdi_name, distinct))
@@ -48,8 +51,6 @@ def container_answer(
     for node in nodes:
         path = node.host_path or node.path
         answer.devices.add(container_path=node.path, host_path=path, permissions=node.permissions)
-    if config.imex_channels and not {"envvar", "volume-mounts"}.isdisjoint(flags.device_list_strategy):
-        answer.envs[_CHANNELS] = ",".join(str(channel) for channel in config.imex_channels)
     return answer
 
 
