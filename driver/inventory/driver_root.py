@@ -65,6 +65,14 @@ class DriverRoot:
                 return file
         return None
 
+    def unfit_library(self) -> Path | None:
+        """Find a `libnvidia-ml.so.1` that can't be loaded: half a copy, of another architecture, unreadable."""
+        for directory in LIBRARY_DIRECTORIES:
+            path = self._found(f"{directory}/{LIBRARY}")
+            if path and not _loadable(path):
+                return path
+        return None
+
     def library_directory(self) -> Path | None:
         """Find the directory of `libnvidia-ml.so.1`, as a path of this process."""
         library = self.library()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +120,7 @@ class NvmlSession:
             return self._library
         self.close()
         if file is None:
-            raise InventoryError(
-                f"{LIBRARY} is not below the driver root {self._root.path}: is the GPU driver installed? If it is "
-                "elsewhere, say so by --driver-root; without GPUs, try fake ones: --gpus h100:8"
-            )
+            raise InventoryError(_why_none(self._root))
         self._library = NvmlLibrary.open(file)
         self._listened_at = 0.0
         log.info("NVML opened: %s", file.path)
@@ -148,3 +146,16 @@ class NvmlSession:
         except api.NVMLError as exc:
             self._listener = None
             log.log(level, "NVML has no events: %s", exc)
+
+
+def _why_none(root: DriverRoot) -> str:
+    unfit = root.unfit_library()
+    if unfit is not None:
+        return (
+            f"{unfit} is no whole library for {platform.machine()} that this process can read: wait if the GPU driver "
+            "is being installed, else install it anew"
+        )
+    return (
+        f"{LIBRARY} is not below the driver root {root.path}: is the GPU driver installed? If it is "
+        "elsewhere, say so by --driver-root; without GPUs, try fake ones: --gpus h100:8"
+    )

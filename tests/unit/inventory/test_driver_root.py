@@ -54,12 +54,13 @@ def test_what_is_no_library_of_ours_is_passed_over(tmp_path: Path, spoil: object
     assert callable(spoil)
     bad = library(tmp_path, "usr/lib64")
     bad.write_bytes(spoil(OWN.read_bytes()))
-    assert found(tmp_path) is None
+    assert (found(tmp_path), DriverRoot(tmp_path).unfit_library()) == (None, bad)
     good = library(tmp_path, "usr/lib")
     assert found(tmp_path) == good
 
 
 def test_a_directory_or_a_dangling_link_is_no_library(tmp_path: Path) -> None:
+    assert DriverRoot(tmp_path).unfit_library() is None
     (tmp_path / "usr/lib64/libnvidia-ml.so.1").mkdir(parents=True)
     (tmp_path / "usr/lib").mkdir()
     (tmp_path / "usr/lib/libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.580")
