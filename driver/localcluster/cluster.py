@@ -18,7 +18,7 @@ from driver.localcluster.apiserver.objects import lookup, name_of
 from driver.localcluster.kubelet.kubelet import Kubelet
 from driver.localcluster.kubelet.paths import NodePaths
 from driver.localcluster.kubelet.times import Times
-from driver.model.names import is_dns_subdomain
+from driver.model.names import UNIX_PATH_MAX, is_dns_subdomain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.containers.execution import Execution
 
-_SOCKET_PATH_MAX = 107  # bytes, of Linux
 _LONG_SOCKET = "gpu.nvidia.com-reg.sock"
 
 _log = logging.getLogger(__name__)
@@ -180,8 +179,8 @@ async def _keep(part: Any) -> None:
 def _check_root(root: Path, nodes: Sequence[str]) -> None:
     """Refuse a root below which a kubelet's or a driver's sockets would have paths that are too long for sockets."""
     longest = max(len(os.fsencode(NodePaths(root / name).plugins_registry / _LONG_SOCKET)) for name in nodes)
-    if longest > _SOCKET_PATH_MAX:
-        allowed = f"a path that is shorter by {longest - _SOCKET_PATH_MAX} bytes: Unix sockets are below it"
+    if longest > UNIX_PATH_MAX:
+        allowed = f"a path that is shorter by {longest - UNIX_PATH_MAX} bytes: Unix sockets are below it"
         raise InvalidValueError("root", str(root), allowed)
 
 

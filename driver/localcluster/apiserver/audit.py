@@ -35,6 +35,11 @@ class Call:
         """Say whether it is a verb that may change something."""
         return self.verb in WRITES
 
+    @property
+    def full_resource(self) -> str:
+        """The resource as roles name it, `pods` or `pods/status`."""
+        return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
 
 class AuditLog:
     """The last calls, and counts of all: by verb and resource (with `/subresource`)."""
@@ -47,8 +52,7 @@ class AuditLog:
     def record(self, call: Call) -> None:
         """Add an answered call."""
         self.calls.append(call)
-        what = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
-        self.counts[call.verb, what or call.path] += 1
+        self.counts[call.verb, call.full_resource or call.path] += 1
         if self._file:
             self._file.write(json.dumps(asdict(call)) + "\n")
 

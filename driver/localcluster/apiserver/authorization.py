@@ -71,13 +71,12 @@ def _is_subject(subject: Mapping[str, Any], user: User, namespace: str) -> bool:
 
 
 def _rule_allows(rule: Mapping[str, Any], call: Call) -> bool:
-    what = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
     resources = rule.get("resources") or ()
     names = rule.get("resourceNames")
     return (
         _has(rule.get("verbs"), call.verb)
         and _has(rule.get("apiGroups"), call.group)
-        and (_has(resources, what) or (bool(call.subresource) and f"*/{call.subresource}" in resources))
+        and (_has(resources, call.full_resource) or (bool(call.subresource) and f"*/{call.subresource}" in resources))
         and (not names or call.name in names)
     )
 
@@ -87,7 +86,7 @@ def _has(values: Any, wanted: str) -> bool:
 
 
 def _refused(user: User, call: Call) -> StatusError:
-    what = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
+    what = call.full_resource
     qualified = f"{what}.{call.group}" if call.group else what
     about = f' "{call.name}"' if call.name else ""
     if not call.resource:

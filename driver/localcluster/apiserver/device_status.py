@@ -18,17 +18,15 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.authorization import Authorizer
     from driver.localcluster.apiserver.identity import User
 
-_SINCE: Final = (1, 36)
+_SINCE: Final = 36  # of Kubernetes 1
 
 
-def check_device_status(
-    authorizer: Authorizer, user: User, verb: str, kubernetes: str, new: Object, old: Object
-) -> None:
+def check_device_status(authorizer: Authorizer, user: User, verb: str, minor: int, new: Object, old: Object) -> None:
     """Let a status write pass if its writer may write for every driver whose entries it changes.
 
     :raises StatusError: 403 otherwise.
     """
-    if not authorizer.enforce or tuple(int(part) for part in kubernetes.split(".")) < _SINCE:
+    if not authorizer.enforce or minor < _SINCE:
         return
     for driver in _changed_drivers(new, old):
         if not _allowed(authorizer, user, verb, driver, new):

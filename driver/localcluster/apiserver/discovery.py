@@ -75,10 +75,9 @@ class Discovery:
         raise no_such_path()
 
     def _version(self) -> Object:
-        major, minor = self._features.kubernetes.split(".")
         return {
-            "major": major,
-            "minor": minor,
+            "major": "1",
+            "minor": str(self._features.minor),
             "gitVersion": self._features.git_version,
             "gitCommit": "",
             "gitTreeState": "clean",

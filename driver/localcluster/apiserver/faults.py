@@ -48,8 +48,7 @@ class Fault:
         """Make a fault for calls with this verb, resource (`resourceclaims/status` for a subresource) and user."""
 
         def wanted(call: Call) -> bool:
-            what = f"{call.resource}/{call.subresource}" if call.subresource else call.resource
-            return verb in ("", call.verb) and resource in ("", what) and user in ("", call.user)
+            return verb in ("", call.verb) and resource in ("", call.full_resource) and user in ("", call.user)
 
         return cls(when=wanted, **about)
 

@@ -67,6 +67,11 @@ class Features:
         return True if default is _LOCKED else self.gates.get(gate, bool(default))
 
     @property
+    def minor(self) -> int:
+        """The minor version; the major one is 1."""
+        return int(self.kubernetes.split(".")[1])
+
+    @property
     def git_version(self) -> str:
         """What `/version` tells."""
         return f"v{self.kubernetes}.0"

@@ -33,8 +33,8 @@ class Gate:
         :raises StatusError: it is refused.
         """
         if self._is_claim_status and new is not None and old is not None:
-            version = self._store.features.kubernetes
-            check_device_status(self._authorizer, self._caller.user, self._verb, version, new, old)
+            minor = self._store.features.minor
+            check_device_status(self._authorizer, self._caller.user, self._verb, minor, new, old)
         check(self._store, self._caller, new, old)
 
     @property

@@ -55,20 +55,10 @@ def _compiled(expression: str) -> Any:
 @cache
 def _environment() -> Any:
     from cel_expr_python import cel
-    from cel_expr_python.ext import ext_bindings, ext_math, ext_optional, ext_strings
 
     from driver.localcluster.scheduler import celvalues
 
-    return cel.NewEnv(
-        variables=dict.fromkeys(_VARIABLES, cel.Type.DYN),
-        extensions=[
-            ext_strings.ExtStrings(),
-            ext_optional.ExtOptional(),
-            ext_bindings.ExtBindings(),
-            ext_math.ExtMath(),
-        ],
-        functions=celvalues.functions(),
-    )
+    return celvalues.environment(dict.fromkeys(_VARIABLES, cel.Type.DYN))
 
 
 def _plain(value: Any) -> Any:

@@ -29,12 +29,6 @@ class Subject:
     old: Object | None
     namespace_object: Object | None
 
-    @property
-    def resource(self) -> str:
-        """The resource as rules name it, `pods` or `pods/status`."""
-        plural = self.served.resource.plural
-        return f"{plural}/{self.subresource}" if self.subresource else plural
-
 
 def matched(constraints: Mapping[str, Any], subject: Subject) -> Served | None:
     """Return the version in which the expressions see the objects; None if they are not concerned.

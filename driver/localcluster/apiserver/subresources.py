@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from driver.localcluster.apiserver.registry import Target
     from driver.localcluster.apiserver.store import Store
 
+_SUCCESS: Final = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 LogSource = Callable[[LogRequest], AsyncIterator[bytes]]
 """Yields a log's bytes; ends when the log ends, or never for one that is followed. May raise `StatusError`."""
@@ -81,16 +82,12 @@ class Subresources:
         if not node:
             raise errors.bad_request("target.name: Required value")
         self._store.bind(target.name, target.namespace, str(node))
-        return answers.json_answer(
-            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
-        )
+        return answers.json_answer(_SUCCESS, status=201)
 
     def _evict(self, target: Target, body: Object) -> web.StreamResponse:
         options = body.get("deleteOptions") or {}
         self._store.delete("pods", target.name, target.namespace, grace_seconds=options.get("gracePeriodSeconds"))
-        return answers.json_answer(
-            {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}, status=201
-        )
+        return answers.json_answer(_SUCCESS, status=201)
 
     def _token(self, target: Target, body: Object) -> web.StreamResponse:
         account = self._store.get("serviceaccounts", target.name, target.namespace)

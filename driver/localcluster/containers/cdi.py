@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from driver.localcluster.containers import rootfs
 from driver.localcluster.containers.cdi_spec import Spec, load, quote
 from driver.localcluster.containers.errors import CdiError
 
@@ -112,7 +113,7 @@ def _load_file(path: Path) -> Spec:
     try:
         data = _parse(path.read_bytes())
     except OSError as exc:
-        raise CdiError(f"failed to read CDI Spec {quote(str(path))}: {go_errno(exc)}") from exc
+        raise CdiError(f"failed to read CDI Spec {quote(str(path))}: {rootfs.go_text(exc)}") from exc
     except (yaml.YAMLError, ValueError, RecursionError) as exc:
         raise CdiError(f"{where} failed to unmarshal CDI Spec: error converting YAML to JSON: {_words(exc)}") from exc
     try:
@@ -147,7 +148,7 @@ def filled(node: dict[str, Any]) -> dict[str, Any]:
     try:
         info = os.stat(host)  # noqa: PTH116 (the text is a device's path, perhaps with a dot-dot)
     except (OSError, ValueError) as exc:
-        words = go_errno(exc) if isinstance(exc, OSError) else "invalid argument"
+        words = rootfs.go_text(exc) if isinstance(exc, OSError) else "invalid argument"
         raise _injection_failed(f"failed to stat CDI host device {quote(host)}: {words}") from exc
     kind = next((name for test, name in _KINDS if test(info.st_mode)), None)
     if kind is None:
@@ -166,9 +167,3 @@ def filled(node: dict[str, Any]) -> dict[str, Any]:
 
 def _injection_failed(text: str) -> CdiError:
     return CdiError(f"CDI device injection failed: failed to inject devices: {text}")
-
-
-def go_errno(exc: OSError) -> str:
-    """Return the error's text as Go writes it: in lower case."""
-    text = exc.strerror or str(exc)
-    return text[:1].lower() + text[1:]

@@ -14,7 +14,7 @@ from driver.localcluster.kubelet.claim_cache import ClaimCache, ClaimInfo, Devic
 from driver.localcluster.kubelet.pod_claims import claim_names, container_requests, unneeded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from driver.localcluster.apiserver.objects import Object
     from driver.localcluster.kubelet.dra_plugins import DraPlugins
@@ -99,31 +99,32 @@ class ClaimManager:
         return known
 
     async def _prepare(self, driver: str, claims: list[ClaimInfo]) -> None:
-        plugin = self._plugins.get(driver)
-        answers = await plugin.prepare([claim.ref for claim in claims])
-        by_uid = {claim.uid: claim for claim in claims}
-        for uid, answer in answers.items():
-            claim = by_uid.pop(uid, None)
-            if claim is None:
-                raise ClaimError(f"NodePrepareResources returned result for unknown claim UID {uid}")
-            if answer.error:
-                raise ClaimError(f"NodePrepareResources failed for ResourceClaim {claim.name}: {answer.error}")
+        answers = await self._plugins.get(driver).prepare([claim.ref for claim in claims])
+        for claim, answer in _answered("NodePrepareResources", claims, answers):
             claim.devices[driver] = [_device(device) for device in answer.devices]
-        if by_uid:
-            raise ClaimError(f"NodePrepareResources skipped {len(by_uid)} ResourceClaims")
 
     async def _unprepare(self, driver: str, claims: list[ClaimInfo]) -> None:
-        plugin = self._plugins.get(driver)
-        answers = await plugin.unprepare([claim.ref for claim in claims])
-        by_uid = {claim.uid: claim for claim in claims}
-        for uid, answer in answers.items():
-            claim = by_uid.pop(uid, None)
-            if claim is None:
-                raise ClaimError(f"NodeUnprepareResources returned result for unknown claim UID {uid}")
-            if answer.error:
-                raise ClaimError(f"NodeUnprepareResources failed for ResourceClaim {claim.name}: {answer.error}")
-        if by_uid:
-            raise ClaimError(f"NodeUnprepareResources skipped {len(by_uid)} ResourceClaims")
+        answers = await self._plugins.get(driver).unprepare([claim.ref for claim in claims])
+        _answered("NodeUnprepareResources", claims, answers)
+
+
+def _answered(call: str, claims: Sequence[ClaimInfo], answers: Mapping[str, Any]) -> list[tuple[ClaimInfo, Any]]:
+    """Pair the claims with their answers.
+
+    :raises ClaimError: a claim failed, was not asked about or got no answer.
+    """
+    by_uid = {claim.uid: claim for claim in claims}
+    pairs = []
+    for uid, answer in answers.items():
+        claim = by_uid.pop(uid, None)
+        if claim is None:
+            raise ClaimError(f"{call} returned result for unknown claim UID {uid}")
+        if answer.error:
+            raise ClaimError(f"{call} failed for ResourceClaim {claim.name}: {answer.error}")
+        pairs.append((claim, answer))
+    if by_uid:
+        raise ClaimError(f"{call} skipped {len(by_uid)} ResourceClaims")
+    return pairs
 
 
 def _info(claim: Object) -> ClaimInfo:

@@ -316,5 +316,5 @@ def _health_services(store: Store) -> tuple[str, ...]:
     """Return the health services that a kubelet of this version knows."""
     if not store.features.enabled("ResourceHealthStatus"):
         return ()
-    newest = tuple(int(part) for part in store.features.kubernetes.split(".")) >= (1, 37)
-    return ("v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth") if newest else ("v1alpha1.DRAResourceHealth",)
+    older = ("v1alpha1.DRAResourceHealth",)
+    return ("v1.DRAResourceHealth", *older) if store.features.minor >= 37 else older

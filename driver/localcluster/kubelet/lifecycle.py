@@ -21,16 +21,15 @@ LEAST = 2.0
 """Seconds that a container gets to end by itself, even if others or its hook took all the time there was."""
 
 
-async def after_start(services: NodeServices, pod: Object, spec: dict[str, Any], container: Container) -> bool:
-    """Run a container's `postStart` hook; if that fails the container is stopped, and the answer is False."""
+async def after_start(services: NodeServices, pod: Object, spec: dict[str, Any], container: Container) -> None:
+    """Run a container's `postStart` hook; if that fails the container is stopped."""
     handler = (spec.get("lifecycle") or {}).get("postStart")
     if not handler:
-        return True
+        return
     why = await _run(services, spec, container, handler, None)
     if why:
         services.record(pod, "FailedPostStartHook", f"PostStartHook failed: {why}", warning=True)
         await stop(services, pod, spec, container, grace_of(services, pod))
-    return not why
 
 
 async def stop(services: NodeServices, pod: Object, spec: dict[str, Any], container: Container, grace: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from driver.localcluster.apiserver.objects import Object, clone, metadata, name_of, namespace_of
+from driver.localcluster.scheduler.requests import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +27,9 @@ def commit(store: Store, pod: Object, claims: Sequence[Object], placement: Place
 
     :raises StatusError: if something changed meanwhile; trying the pod again sorts it out.
     """
-    stored = [_reserve(store, claim, pod, placement.allocations.get(_key(claim))) for claim in claims]
+    stored = [_reserve(store, claim, pod, placement.allocations.get(key_of(claim))) for claim in claims]
     if placement.special:
-        allocation = placement.allocations[_key(placement.special.claim)]
+        allocation = placement.allocations[key_of(placement.special.claim)]
         stored.append(_make_special(store, pod, placement.special, allocation))
     store.bind(name_of(pod), namespace_of(pod), placement.node)
     return stored
@@ -78,7 +79,3 @@ def _consumer(pod: Object) -> dict[str, str]:
 
 def _status(claim: Object) -> dict[str, Any]:
     return claim.get("status") or {}
-
-
-def _key(claim: Mapping[str, Any]) -> str:
-    return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"

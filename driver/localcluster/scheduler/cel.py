@@ -10,7 +10,6 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cel_expr_python import cel
-from cel_expr_python.ext import ext_bindings, ext_math, ext_optional, ext_strings
 
 from driver.errors import PermanentError
 from driver.localcluster.scheduler import celsyntax, celvalues
@@ -122,20 +121,13 @@ def variables(
 @cache
 def _environment() -> Any:
     t = cel.Type
-    return cel.NewEnv(
-        variables={
+    return celvalues.environment(
+        {
             "device.driver": t.STRING,
             "device.attributes": t.Map(t.STRING, t.Map(t.STRING, t.DYN)),
             "device.capacity": t.Map(t.STRING, t.Map(t.STRING, celvalues.QUANTITY)),
             "device.allowMultipleAllocations": t.BOOL,
-        },
-        extensions=[
-            ext_strings.ExtStrings(),
-            ext_optional.ExtOptional(),
-            ext_bindings.ExtBindings(),
-            ext_math.ExtMath(),
-        ],
-        functions=celvalues.functions(),
+        }
     )
 
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from cel_expr_python import cel
+from cel_expr_python.ext import ext_bindings, ext_math, ext_optional, ext_strings
 
 from driver._pb import cel_values_pb2 as pb
 from driver.errors import InvalidValueError
@@ -17,7 +18,7 @@ from driver.localcluster.scheduler import semver
 from driver.model import quantity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 T = cel.Type
 QUANTITY = T("kubernetes.Quantity")
@@ -72,8 +73,14 @@ def show(value: Fraction) -> str:
     return sign + min((quantity.binary_si(whole), _decimal_si(whole)), key=len)
 
 
-def functions() -> list[Any]:
-    """Return the declarations, with implementations, for a CEL environment."""
+def environment(variables: Mapping[str, Any]) -> Any:
+    """Return a CEL environment with variables of the given types, and the functions that Kubernetes has."""
+    libraries = (ext_strings.ExtStrings, ext_optional.ExtOptional, ext_bindings.ExtBindings, ext_math.ExtMath)
+    extensions = [library() for library in libraries]
+    return cel.NewEnv(variables=dict(variables), extensions=extensions, functions=_functions())
+
+
+def _functions() -> list[Any]:
     declared = [
         _function("quantity", _overload([T.STRING], QUANTITY, make_quantity)),
         _function("isQuantity", _overload([T.STRING], T.BOOL, _parses(quantity.parse))),

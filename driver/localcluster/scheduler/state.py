@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.scheduler.devices import DeviceId, Name, qualify
+from driver.localcluster.scheduler.requests import key_of
 from driver.model import quantity
 
 if TYPE_CHECKING:
@@ -61,14 +62,9 @@ class AllocatedState:
         """Return all holds of a device."""
         return [use for _, use in self._by_device.get(device, ())]
 
-    def devices(self) -> Iterable[DeviceId]:
-        """Return every held device."""
-        return self._by_device.keys()
-
 
 def _uses(claim: Object) -> Iterable[tuple[DeviceId, Use]]:
-    meta = claim["metadata"]
-    key = f"{meta.get('namespace') or ''}/{meta['name']}"
+    key = key_of(claim)
     allocation = (claim.get("status") or {}).get("allocation") or {}
     for result in (allocation.get("devices") or {}).get("results") or ():
         if result.get("adminAccess"):
