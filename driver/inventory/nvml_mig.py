@@ -83,7 +83,7 @@ def _permitted(gpu: GpuQuery, found: Iterator[T]) -> list[T] | None:
     except gpu.api.NVMLError as exc:
         if not is_one_of(gpu.api, exc, (NO_PERMISSION,)):
             raise
-        gpu.notes.append(f"{gpu.asked}: {exc}; MIG is not fully known, run as root")
+        gpu.notes.append(f"{gpu.asked}: {exc}; MIG is not fully known: it takes CAP_SYS_ADMIN (overlays/mig-mps)")
         return None
 
 
@@ -122,10 +122,14 @@ def _profile_name(index: int, info: Any, memory: int | None) -> str:
 
 
 def _placements(gpu: GpuQuery, profile_id: int) -> tuple[Placement, ...]:
-    """Return where the profile may lie, with MIG on or off (NVML API reference)."""
+    """Return where the profile may lie, with MIG on or off (NVML API reference).
+
+    Only partitioning needs it: without CAP_SYS_ADMIN, which it takes, a profile is known by name and size.
+    """
     function = "nvmlDeviceGetGpuInstancePossiblePlacements"
     count = ctypes.c_uint(0)
-    if gpu.ask_or(None, function, profile_id, None, ctypes.byref(count), absent=NO_PROFILE) is None:
+    absent = (*NO_PROFILE, NO_PERMISSION)
+    if gpu.ask_or(None, function, profile_id, None, ctypes.byref(count), absent=absent) is None:
         return ()
     found = (gpu.api.c_nvmlGpuInstancePlacement_t * count.value)()
     gpu.ask(function, profile_id, found, ctypes.byref(count))

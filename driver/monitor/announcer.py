@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 _LINES, _PERIOD = 10, 1.0  # XIDs that are logged in a period of seconds; of the others only the number
 _EVENTS, _STORM = 16, 60.0  # distinct XIDs that get an Event in a time of seconds: other Events must not wait
 
+_NO_PLACES = "no partitions: NVML does not say where they may lie; it takes CAP_SYS_ADMIN (overlays/mig-mps)"
+
 
 class Announcer:
     """Compares Snapshots, and tells what is news. `dynamic_mig` is named where it means no GPU."""
@@ -64,9 +66,12 @@ class Announcer:
 
     def _choice(self, found: Snapshot) -> None:
         chosen = [gpu for gpu in found.gpus if gpu.uuid in found.dynamic_mig]
-        able = [gpu.name for gpu in chosen if gpu.mig is not None]
+        able = [gpu for gpu in chosen if gpu.mig is not None]
+        for gpu in able:
+            if gpu.mig is not None and not gpu.mig.memory_slices:
+                self._warn("InventoryProblem", f"{gpu.name}: {_NO_PLACES}")
         if able:
-            log.info("partitioned for claims: %s", ", ".join(able))
+            log.info("partitioned for claims: %s", ", ".join(gpu.name for gpu in able))
         if len(able) < len(chosen):
             log.info("without MIG: %s", ", ".join(gpu.name for gpu in chosen if gpu.mig is None))
         for word in self._dynamic_mig.unmatched(found.gpus) if found.gpus else ():

@@ -110,6 +110,20 @@ async def test_without_permission_the_gpu_stays_and_the_reading_says_what_is_mis
     (problem,) = reading.problems
     assert problem.object == gpu.name
     assert "nvmlDeviceGetGpuInstanceById" in problem.message
+    assert "CAP_SYS_ADMIN" in problem.message  # root in a container has none by default
+
+
+async def test_without_permission_for_placements_profiles_have_their_names(
+    nvml: FakeNvml, inventory: NvmlInventory
+) -> None:
+    """As in overlays/nvidia, on every GPU that could do MIG: nothing is missing there, so nothing is told."""
+    nvml.install("h100").control("fail nvmlDeviceGetGpuInstancePossiblePlacements_v2 4 *")
+    reading = await inventory.read()
+    (gpu,) = nvml.gpus
+    assert gpu.mig is not None
+    named = tuple(replace(profile, placements=()) for profile in gpu.mig.profiles)
+    assert_same(reading.gpus, (replace(gpu, mig=replace(gpu.mig, profiles=named, memory_slices=0)),))
+    assert reading.problems == ()
 
 
 async def test_a_gpu_instance_of_an_unknown_profile_costs_the_gpu(nvml: FakeNvml, inventory: NvmlInventory) -> None:

@@ -49,6 +49,21 @@ async def test_the_choice_is_told_once(ears: Ears, caplog: pytest.LogCaptureFixt
     ]
 
 
+async def test_a_gpu_that_can_not_be_partitioned_without_privileges_is_told(ears: Ears) -> None:
+    """NVML says to a privileged process alone where partitions may lie."""
+    mig = MigState(enabled=False, pending=False, switches_at_once=True, memory_slices=0)
+    inventory = ScriptedInventory([reading(replace(GPUS[0], mig=mig), *GPUS[1:])])
+    monitor = Monitor(inventory, tell=ears, observer=ears, dynamic_mig=GpuChoice.parse("all"))
+    task = asyncio.create_task(monitor.run())
+    await until(lambda: bool(ears.told))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    ((reason, message, warning),) = ears.told
+    assert (reason, warning) == ("InventoryProblem", True)
+    assert message.startswith("gpu-0: no partitions: ")
+    assert "CAP_SYS_ADMIN" in message
+
+
 async def test_an_unchanged_reading_wakes_nobody(ears: Ears) -> None:
     inventory = ScriptedInventory([reading(*GPUS)])
     async with watching(inventory, ears, resync=0.001) as (monitor, seen):
