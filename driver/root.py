@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 _MAX_LINKS = 40  # as the kernel
 
@@ -33,6 +30,13 @@ class Root:
     def host_path(self, inside: str) -> str:
         """Return what the host calls a path."""
         return f"{self.host}{inside}"
+
+    def of_host(self) -> Root | None:
+        """Return the host's own `/`, where this root is seen at its host's path below that: /host/run/nvidia/driver."""
+        seen = os.fspath(self.seen)
+        if not self.host or seen == self.host or not seen.endswith(self.host):
+            return None
+        return Root(Path(seen.removesuffix(self.host)), Path("/"))
 
     def resolve(self, inside: str) -> str | None:
         """Follow symbolic links as a process in this root would, never out of it; None if the path is not there."""

@@ -55,10 +55,23 @@ class HookProgram:
 
 
 def find_program(root: Root, configured: Path | None = None) -> HookProgram | None:
-    """Find the program: at the `configured` path of the host, else under the driver root; None if there is none."""
+    """Find the program: at the `configured` path of the host, else under the driver root, else elsewhere on the host.
+
+    A driver in a container of its own (GPU operator) has no toolkit: that is on the host. None if there is none.
+    """
     if configured:
         seen = configured if root.host else root.seen_path(str(configured))
         return HookProgram(host_path=str(configured), seen=seen if seen.is_file() else None)
+    found = (_find(where) for where in _places(root))
+    return next((program for program in found if program is not None), None)
+
+
+def _places(root: Root) -> tuple[Root, ...]:
+    host = root.of_host()
+    return (root, host) if host is not None else (root,)
+
+
+def _find(root: Root) -> HookProgram | None:
     for name in _NAMES:
         for folder in _FOLDERS:
             resolved = root.resolve(f"{folder}/{name}")
@@ -70,7 +83,7 @@ def find_program(root: Root, configured: Path | None = None) -> HookProgram | No
 
 def watched(root: Root) -> tuple[Path, ...]:
     """Return the directories that change when another program would be found."""
-    return tuple(root.seen_path(folder) for folder in _FOLDERS)
+    return tuple(where.seen_path(folder) for where in _places(root) for folder in _FOLDERS)
 
 
 def hooks_for(program: HookProgram, files: DriverFiles) -> tuple[Hook, ...]:

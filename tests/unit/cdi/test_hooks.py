@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.cdi.hooks import HookProgram, find_program, hooks_for
+from driver.cdi.hooks import HookProgram, find_program, hooks_for, watched
 from driver.cdi.libraries import find_driver_files
 from driver.root import Root
 from tests.unit.cdi.driver_root import VERSION, DriverRoot
@@ -69,6 +69,25 @@ def test_the_graphics_library_gets_its_further_name(node):
 
 def test_no_program(node):
     assert find_program(Root(node.root, Path("/"))) is None
+
+
+def test_the_program_is_on_the_host_where_the_driver_is_in_a_container(node):
+    """As the GPU operator installs both; the agent sees the host's `/` elsewhere."""
+    root = Root(node.root / "run/nvidia/driver", Path("/run/nvidia/driver"))
+    assert find_program(root) is None
+    node.file("usr/local/nvidia/toolkit/nvidia-cdi-hook", ALL)
+    program = find_program(root)
+    assert program is not None
+    assert program.host_path == "/usr/local/nvidia/toolkit/nvidia-cdi-hook"
+    assert program.knows("create-symlinks")
+    assert not program.knows("unheard-of")
+    assert node.root / "usr/local/nvidia/toolkit" in watched(root)
+
+
+def test_the_hosts_root_is_not_guessed(tmp_path):
+    assert Root(tmp_path / "driver-root", Path("/run/nvidia/driver")).of_host() is None
+    assert Root(Path("/run/nvidia/driver")).of_host() is None
+    assert Root(Path("/host"), Path("/")).of_host() is None
 
 
 def test_a_configured_program_is_taken_as_it_is_where_it_cannot_be_seen(node):
