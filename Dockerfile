@@ -1,7 +1,7 @@
 # The agent's image: CPython, the locked dependencies, the driver's package. No compiler, no pip, no embedded cluster.
 #   docker build -t gpu-dra:0.1.0 .
 # To pin the base by content: --build-arg PYTHON_IMAGE=python@sha256:…
-ARG PYTHON_IMAGE=python:3.13.9-slim-bookworm
+ARG PYTHON_IMAGE=python:3.13.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
@@ -15,6 +15,7 @@ RUN cp -r driver /opt/gpu-dra/lib/python3.*/site-packages/ \
       >/opt/gpu-dra/bin/gpu-dra \
  && chmod 0755 /opt/gpu-dra/bin/gpu-dra \
  && find /opt/gpu-dra/lib -depth -type d \( -name tests -o -name __pycache__ \) -exec rm -r '{}' + \
+ && chmod -R a+rX /opt/gpu-dra/lib/python3.*/site-packages/driver \
  && python -m compileall -q --invalidation-mode unchecked-hash /opt/gpu-dra/lib \
  && /opt/gpu-dra/bin/gpu-dra --version
 

@@ -130,6 +130,8 @@ def test_the_build_stage_makes_a_command_that_runs(tmp_path):
         copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
         copy(ROOT / source, context / source)
     shutil.rmtree(context / "driver/localcluster")
+    for path in (context / "driver").rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)  # a checkout with umask 077
     bin_dir = tmp_path / "bin"
     bin_dir.mkdir()
     (bin_dir / "python").symlink_to(sys.executable)
@@ -139,6 +141,8 @@ def test_the_build_stage_makes_a_command_that_runs(tmp_path):
     for run in values(stages()[0], "RUN"):
         command = run.replace("/opt/gpu-dra", str(target))
         subprocess.run(["sh", "-ec", command], cwd=context, env=environ, check=True, timeout=600)
+    installed = list(target.glob("lib/python3.*/site-packages/driver/**/*"))
+    assert [path for path in installed if not path.stat().st_mode & 0o004] == []  # the image's user is not root
     program = str(target / "bin/gpu-dra")
     shown = subprocess.run([program, "--version"], env={}, capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == f"gpu-dra {driver.__version__}"
