@@ -196,6 +196,20 @@ def test_gpu_nodes_only_but_for_the_fake(name):
     assert ("affinity" in pod_spec(build(name))) == (name != "overlays/fake")
 
 
+@pytest.mark.parametrize("name", ["base", "overlays/nvidia", "overlays/mig-mps"])
+def test_a_node_with_any_label_of_gpu_nodes_has_the_agent(name):
+    terms = pod_spec(build(name))["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    keys = [expression["key"] for term in terms["nodeSelectorTerms"] for expression in term["matchExpressions"]]
+    assert keys == [
+        "feature.node.kubernetes.io/pci-10de.present",
+        "feature.node.kubernetes.io/pci-0302_10de.present",  # 3D controllers
+        "feature.node.kubernetes.io/pci-0300_10de.present",  # display controllers
+        "nvidia.com/gpu.present",
+        "cloud.google.com/gke-accelerator",
+    ]
+    assert all(len(term["matchExpressions"]) == 1 for term in terms["nodeSelectorTerms"])
+
+
 @pytest.mark.parametrize("name", BUILDS)
 def test_resources_are_bounded(name):
     resources = agent(build(name))["resources"]
@@ -283,3 +297,26 @@ def test_the_device_plugin_has_configs_and_rules_that_can_be_read(built_with):
     assert [decode_config(yaml.safe_load(text), name) for name, text in configs.items()] == [PluginConfig()]
     rules = mounted(settings.ownership_file.parent)[settings.ownership_file.name]
     assert decode_rules(yaml.safe_load(rules), "rules").default == "device-plugin"
+
+
+@pytest.mark.parametrize("base", ["overlays/nvidia", "overlays/fake"])
+def test_on_selinux_an_unprivileged_agent_may_use_the_kubelets_directories(built_with, base):
+    context = pod_spec(built_with("selinux", base))["securityContext"]
+    assert context == {**pod_spec(build(base))["securityContext"], "seLinuxOptions": {"type": "spc_t"}}
+
+
+@pytest.mark.parametrize("base", ["overlays/nvidia", "overlays/mig-mps"])
+def test_a_driver_in_a_container_of_its_own(built_with, base):
+    objects = built_with("driver-container", base)
+    settings = load_settings(environ=environment(objects))
+    host = next(mount["mountPath"] for mount in agent(objects)["volumeMounts"] if mount["name"] == "host")
+    assert str(settings.driver_root) == f"{host}{settings.host_driver_root}" == "/host/run/nvidia/driver"
+
+
+def test_a_quota_that_admits_the_priority_class(built_with):
+    objects = built_with("priority-quota")
+    quota = one(objects, "ResourceQuota")
+    assert quota["metadata"]["namespace"] == one(objects, "DaemonSet")["metadata"]["namespace"]
+    (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    assert scope["scopeName"] == "PriorityClass"
+    assert pod_spec(objects)["priorityClassName"] in scope["values"]
