@@ -119,11 +119,14 @@ def integer(value: object, path: str, minimum: int, maximum: int) -> int:
     return value
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Say which known words may have been meant, and list all of them unless they are very many."""
-    options = {option.casefold(): option for option in sorted(known)}
+def suggestion(word: str, known: Iterable[str], *, prefix: str = "") -> str:
+    """Say which known words may have been meant, and list all of them unless they are very many.
+
+    What all of them begin with makes none like another: `prefix` is left out of account.
+    """
+    options = {option.removeprefix(prefix).casefold(): option for option in sorted(known)}
     listed = f"known: {', '.join(options.values()) or 'none'}"
-    near = [options[one] for one in _near(word.casefold(), options)]
+    near = [options[one] for one in _near(word.removeprefix(prefix).casefold(), options)]
     if not near:
         return listed
     hint = f"did you mean {' or '.join(map(repr, near))}?"

@@ -152,7 +152,7 @@ def _from_environ(known: Mapping[str, Option], environ: Mapping[str, str]) -> It
         if variable in by_env:
             yield by_env[variable], environ[variable], f"environment variable {variable}"
         elif variable.startswith(ENV_PREFIX) and not _is_foreign(variable.removeprefix(ENV_PREFIX)):
-            hint = suggestion(variable, by_env)
+            hint = suggestion(variable, by_env, prefix=ENV_PREFIX)
             raise InvalidValueError(f"environment variable {variable}", environ[variable], f"unknown setting; {hint}")
 
 

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import yaml
 
 from driver.cli import OK, main
+from tests.unit.slices.helpers import new_store
 
 
 def show(capsys, *arguments: str) -> str:
@@ -20,6 +22,16 @@ def test_objects_as_yaml(capsys):
     assert names == [f"gpu-{index}" for index in range(138)]
     assert {item["spec"]["pool"]["resourceSliceCount"] for item in items} == {len(items)}
     assert len({item["metadata"]["generateName"] for item in items}) == len(items)
+
+
+@pytest.mark.parametrize("further", [(), ("--dynamic-mig", "all"), ("--shares", "memory")])
+@pytest.mark.parametrize("gpus", ["h100:8,l4:130", "a100-40@mig=1g.5gb*7,rtx-pro-6000:2,gb200:4"])
+def test_an_api_server_takes_what_is_shown(capsys, gpus, further):
+    store = new_store()
+    items = json.loads(show(capsys, "--gpus", gpus, "-o", "json", *further))["items"]
+    stored = [store.create("resourceslices", item) for item in items]
+    assert [one["spec"] for one in stored] == [one["spec"] for one in items]  # not a field was dropped or changed
+    assert len({one["metadata"]["name"] for one in stored}) == len(items)
 
 
 def test_a_list_as_json(capsys):

@@ -247,6 +247,7 @@ def test_unknown_variables_of_ours_are_refused_with_the_nearest():
     error = refused(environ={"GPU_DRA_KUBELET_ROT": "/x"})
     assert error.path == "environment variable GPU_DRA_KUBELET_ROT"
     assert "'GPU_DRA_KUBELET_ROOT'" in error.allowed
+    assert "did you mean" not in refused(environ={"GPU_DRA_ZZZ": "1"}).allowed
 
 
 @pytest.mark.parametrize(
