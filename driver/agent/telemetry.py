@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import driver
 from driver.claims.status_writer import ClaimStatusWriter
+from driver.model.wording import timestamp
 from driver.telemetry.exposition import verdicts
 from driver.telemetry.report import AgentState, describe
 from driver.telemetry.sampler import Sampler, Sources
@@ -107,7 +108,7 @@ class Telemetry:
             node=self._settings.node_name,
             version=driver.__version__,
             pid=os.getpid(),
-            time=_rfc3339(datetime.now(UTC).timestamp()),
+            time=timestamp(datetime.now(UTC)),
             missing=self._parts.missing(),
             since=self._since(),
             problem=self._sampler.problem,
@@ -120,7 +121,7 @@ class Telemetry:
         found = {}
         for path in (self._settings.state / "claims").glob("*.json"):
             try:
-                found[path.stem] = _rfc3339(path.stat().st_mtime)
+                found[path.stem] = timestamp(datetime.fromtimestamp(path.stat().st_mtime, UTC))
             except OSError:  # it was unprepared this moment
                 continue
         return found
@@ -148,7 +149,3 @@ class _Watched:
             return await self._claims.unprepare(refs, deadline=deadline)
         finally:
             self._changed()
-
-
-def _rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

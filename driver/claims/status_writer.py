@@ -27,6 +27,7 @@ from driver.errors import (
     DriverError,
     InvalidValueError,
 )
+from driver.model.wording import timestamp
 from driver.waiting import happens
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class ClaimStatusWriter:
         snapshot = self._snapshot()
         if claim.seen is not None and claim.seen[0] is record and claim.seen[1] is snapshot:
             return
-        entries = device_statuses(record, snapshot, claim.written, self._timestamp())
+        entries = device_statuses(record, snapshot, claim.written, timestamp(self._now()))
         if claim.over or same_entries(entries, claim.written) or entries == claim.refused:
             claim.seen = record, snapshot
             return
@@ -267,9 +268,6 @@ class ClaimStatusWriter:
         )
         log.warning("%s", message)
         self._tell.emit("ClaimStatusForbidden", message, warning=True)
-
-    def _timestamp(self) -> str:
-        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _time(self) -> float:
         return asyncio.get_running_loop().time()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from driver.errors import ApiNotFoundError, DriverError, TemporaryError
 from driver.model import names
-from driver.model.wording import cut
+from driver.model.wording import cut, timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -149,7 +149,7 @@ class EventSink:
         path = f"/api/v1/namespaces/{_namespace(happening.involved)}/events"
         total = happening.written + count
         if happening.name:
-            change = {"count": total, "lastTimestamp": _time(happening.last), "message": happening.message}
+            change = {"count": total, "lastTimestamp": timestamp(happening.last), "message": happening.message}
             with contextlib.suppress(ApiNotFoundError):  # it has expired (one hour, by default): write another
                 await self._client.patch(f"{path}/{happening.name}", change)
                 happening.written = total
@@ -175,8 +175,8 @@ class EventSink:
             "source": {"component": _COMPONENT, "host": self._node_name},
             "reportingComponent": _COMPONENT,
             "reportingInstance": self._node_name,
-            "firstTimestamp": _time(happening.first),
-            "lastTimestamp": _time(happening.last),
+            "firstTimestamp": timestamp(happening.first),
+            "lastTimestamp": timestamp(happening.last),
             "count": count,
         }
 
@@ -187,7 +187,3 @@ class EventSink:
 
 def _namespace(involved: Mapping[str, str]) -> str:
     return involved.get("namespace") or "default"
-
-
-def _time(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

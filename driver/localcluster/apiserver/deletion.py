@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from driver.localcluster.apiserver.objects import Object, clone, metadata
-from driver.localcluster.apiserver.writing import timestamp
+from driver.model.wording import timestamp
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.resources import Resource

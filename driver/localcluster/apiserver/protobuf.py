@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from driver.localcluster.apiserver.errors import bad_request
 from driver.localcluster.apiserver.fields import Field, declared, type_name
+from driver.model.wording import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +146,7 @@ def _special(type_: str, parts: dict[int, Any]) -> Any:
     if type_ in ("time", "microtime"):
         if not parts.get(1):
             return None
-        return datetime.fromtimestamp(_number(parts[1]), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return timestamp(datetime.fromtimestamp(_number(parts[1]), UTC))
     import json
 
     return json.loads(_bytes(parts.get(1, b"null")))

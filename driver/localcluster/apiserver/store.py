@@ -26,7 +26,8 @@ from driver.localcluster.apiserver.selectors import compile_selectors, required_
 from driver.localcluster.apiserver.strategies import strategy_of
 from driver.localcluster.apiserver.strategy import CelChecker, Rules
 from driver.localcluster.apiserver.validation.metadata import metadata_errors
-from driver.localcluster.apiserver.writing import carry_over, check_preconditions, prepare_metadata, timestamp
+from driver.localcluster.apiserver.writing import carry_over, check_preconditions, prepare_metadata
+from driver.model.wording import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable

@@ -13,7 +13,7 @@ from driver.localcluster.apiserver.codec import parse
 from driver.localcluster.apiserver.execution import ExecRequest, ExecSource, serve
 from driver.localcluster.apiserver.log_request import LogRequest, log_request
 from driver.localcluster.apiserver.objects import lookup, metadata
-from driver.localcluster.apiserver.writing import timestamp
+from driver.model.wording import timestamp
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.identity import Tokens

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver import errors
@@ -16,11 +15,6 @@ _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_BASE = 58  # a generated name has at most 63 characters, five of them by chance
 _SERVER_OWNED = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds")
 _FREE_STATUS_METADATA = ("nodes", "pods")
-
-
-def timestamp(moment: datetime) -> str:
-    """Write a moment as objects carry it: UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def prepare_metadata(kind: Resource, obj: Object, namespace: str | None, now: str) -> None:

@@ -14,9 +14,10 @@ from driver.localcluster.containers.oci import ContainerRequest
 from driver.localcluster.kubelet import lifecycle
 from driver.localcluster.kubelet.command import command
 from driver.localcluster.kubelet.environment import environment
-from driver.localcluster.kubelet.pod_state import ContainerState, terminated, timestamp
+from driver.localcluster.kubelet.pod_state import ContainerState, terminated
 from driver.localcluster.kubelet.probes import supervise
 from driver.localcluster.kubelet.volumes import mounts
+from driver.model.wording import timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable

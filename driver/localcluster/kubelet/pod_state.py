@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
+
+from driver.model.wording import timestamp
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.objects import Object
@@ -42,11 +43,6 @@ class ContainerState:
     def succeeded(self) -> bool:
         """Say whether it has ended well, for good."""
         return self.done and self.terminated is not None and self.terminated["exitCode"] == 0
-
-
-def timestamp(moment: datetime) -> str:
-    """Return a time as objects carry it."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def new_states(pod: Object) -> dict[str, ContainerState]:
