@@ -125,6 +125,7 @@ class Agent:
             records=self._engine.records,
             pods=self._pods,
             missing=self.missing,
+            unreadable=lambda: tuple(self._store.quarantined.values()),
         )
         return Telemetry(self._settings, parts, api, events=self._events, metrics=self._metrics)
 
@@ -298,7 +299,7 @@ class Agent:
 
     def _quarantined(self, entry: Quarantined) -> None:
         """Tell of a record that can't be read (S1). Called on the engine's thread."""
-        message = f"the record of claim {entry.uid} can't be read and was set aside as {entry.path}: {entry.reason}"
+        message = str(entry)
         self._loop.call_soon_threadsafe(lambda: self._events.emit("RecordQuarantined", message, warning=True))
 
     def _prepared(self) -> dict[str, int]:

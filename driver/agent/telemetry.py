@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from driver.claims.allocation import ClaimRef
     from driver.claims.record import PreparedDevice, Record
+    from driver.claims.store import Quarantined
     from driver.errors import DriverError
     from driver.inventory.base import Inventory
     from driver.kube.events import EventSink
@@ -43,6 +44,7 @@ class Parts:
     records: Callable[[], Awaitable[tuple[Record, ...]]]
     pods: PodResources
     missing: Callable[[], Mapping[str, str]]
+    unreadable: Callable[[], Sequence[Quarantined]]
 
 
 class Telemetry:
@@ -113,6 +115,7 @@ class Telemetry:
             since=self._since(),
             problem=self._sampler.problem,
             age=self._sampler.age,
+            unreadable={f"claim {one.uid}": one.told for one in self._parts.unreadable()},
         )
         return describe(state, self._parts.monitor.snapshot, sample)
 

@@ -122,8 +122,8 @@ class ClaimState:
         """
         with self._store.lock:
             self._store.refresh()
-            found = [entry.salvaged for entry in self._store.quarantined.values() if entry.salvaged is not None]
-            return tuple(record for record in found if self.current(record) and not record.effects)
+            found = [entry.salvaged for entry in self._store.quarantined.values() if entry.undoable]
+            return tuple(record for record in found if record is not None and self.current(record))
 
     def suspected_daemons(self) -> frozenset[str]:
         """Return the ids that the MPS daemons of unreadable records have, if they have any: the claim's, a device's.
@@ -163,6 +163,7 @@ class ClaimState:
             self._store.lock.forget_other_boots()
             self._store.prepare_directories()  # what another instance is writing now is no leftover
             self._cdi.files.sweep()
+            self._store.begin(self._boot_id)
             self._store.refresh()
             orphans = self._cdi.files.claim_uids() - self._store.records.keys() - self._store.quarantined.keys()
             for uid in sorted(orphans):
@@ -315,12 +316,8 @@ class ClaimState:
             return None
         if operation.only_if is None or operation.only_if.ready:
             self._store.lock.bury(uid)  # undoing a half-done try is no unprepare: the kubelet's next try may be here
-        if record is None and entry is not None and (salvaged is None or salvaged.effects):
-            raise RecordError(
-                f"the record of claim {operation.claim} can't be read ({entry.reason}), so nothing tells what was "
-                f"prepared; its bytes are kept as {entry.path}. Remove that file once no container uses the claim's "
-                "GPUs: the next try succeeds"
-            )
+        if record is None and entry is not None and not entry.undoable:
+            raise RecordError(str(entry))
         self._cdi.files.remove(uid)
         self._store.settle(uid)
         if record is None:

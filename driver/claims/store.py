@@ -25,7 +25,7 @@ from driver.claims import record as codec
 from driver.claims.lockfile import LockFile
 from driver.errors import InvalidValueError, RecordError, StorageError
 from driver.model import names
-from driver.model.wording import counted
+from driver.model.wording import counted, cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 
 _FRESH_NS = 100_000_000
 """A directory changed more recently than this may change again within one tick of the kernel's clock: look again."""
+
+_SETTLED = ".settled"
+_LONGEST_REASON = 200  # bytes; it may quote what is in the file, and an Event has room for 1024
 
 _NOT_ITS_FAULT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """What says something about this process or node, nothing about the record: no reason to put it aside."""
@@ -52,6 +55,31 @@ class Quarantined:
     path: Path
     reason: str
     salvaged: Record | None
+    settled: bool = False
+
+    @property
+    def undoable(self) -> bool:
+        """Whether giving up the claim takes nothing but the removal of files."""
+        return self.salvaged is not None and not self.salvaged.effects
+
+    @property
+    def told(self) -> str:
+        """What is wrong, where the bytes are, and what is to be done."""
+        reason = cut(self.reason, _LONGEST_REASON)
+        what = f"its record can't be read ({reason}); the bytes are kept as {self.path}. "
+        if self.settled:
+            return f"{what}Nothing is to be done: it is of a former boot, of which at most a GPU's MIG mode is left"
+        what += "What it holds is kept from other claims. "
+        if self.undoable:
+            return f"{what}Nothing is to be done: it is settled when its pods have ended"
+        return (
+            f"{what}Nothing tells what was changed for it, so its pods stay Terminating until somebody runs, on this "
+            f"node and when no container uses the claim's GPUs: rm {self.path}"
+        )
+
+    def __str__(self) -> str:
+        """Name the claim, and tell."""
+        return f"claim {self.uid}: {self.told}"
 
 
 class RecordStore:
@@ -68,6 +96,7 @@ class RecordStore:
         self._quarantined: dict[str, Quarantined] = {}
         self._quarantine_seen = 0
         self._refreshed = 0  # CLOCK_MONOTONIC, ns
+        self._new_boot = False
 
     @property
     def records(self) -> Mapping[str, Record]:
@@ -92,6 +121,24 @@ class RecordStore:
             files.sweep(directory)
         self._spares.refill()
 
+    def begin(self, boot_id: str) -> None:
+        """Note that the driver runs in this boot. Of a former one nothing is left that a record could tell of (S6).
+
+        If it is the first run in it, what the next `refresh` can't read is settled: after a power cut that may be some.
+        """
+        marker = self.directory / "boot"
+        try:
+            former = marker.read_text()
+        except (OSError, ValueError):
+            former = ""  # not known, so nothing is settled
+        if former != boot_id:
+            try:
+                files.write_atomic(marker, boot_id.encode())
+            except StorageError as exc:
+                log.warning("%s; records that can't be read are taken for ones of this boot", exc)
+            else:
+                self._new_boot = bool(former)
+
     def refresh(self) -> None:
         """Read what changed on disk since the last time; put unreadable records into quarantine.
 
@@ -108,6 +155,10 @@ class RecordStore:
                 self._load(uid)
                 self._signatures[uid] = signature
         self._refresh_quarantine()
+        if self._new_boot:
+            for uid in tuple(self._quarantined):
+                self.settle(uid)
+            self._new_boot = False
         self._refreshed = time.monotonic_ns()
 
     def peek(self, uid: str) -> Record | None:
@@ -141,11 +192,11 @@ class RecordStore:
         return {paths[path]: error for path, error in failed.items()}
 
     def settle(self, uid: str) -> None:
-        """Take a claim out of quarantine; its unreadable bytes stay, as `….settled`."""
+        """Take a claim out of quarantine; its unreadable bytes stay."""
         entry = self._quarantined.pop(uid, None)
         if entry is not None and entry.path.parent == self._quarantine:
             with contextlib.suppress(OSError):
-                entry.path.rename(entry.path.with_name(f"{entry.path.name}.settled"))
+                entry.path.rename(entry.path.with_name(f"{entry.path.name}{_SETTLED}"))
 
     def _write_again(self) -> None:
         """Write what we know after the directory was removed under us: its claims still hold their devices.
@@ -192,14 +243,16 @@ class RecordStore:
             self._put_aside(uid, path, str(exc), codec.salvage(data, uid))
 
     def _put_aside(self, uid: str, path: Path, reason: str, salvaged: Record | None) -> None:
-        target = self._quarantine / f"{path.stem}.{time.time_ns()}.json"
+        target = self._quarantine / f"{path.stem}.{time.time_ns()}.json{_SETTLED if self._new_boot else ''}"
+        settled = self._new_boot
         try:
             path.rename(target)
         except OSError as exc:
-            reason, target = f"{reason}; it could not be moved: {exc.strerror or exc}", path
-        entry = Quarantined(uid=uid, path=target, reason=reason, salvaged=salvaged)
-        self._quarantined[uid] = entry
-        log.error("The record of claim %s can't be used: %s. Its bytes are kept as %s", uid, reason, target)
+            reason, target, settled = f"{reason}; it could not be moved: {exc.strerror or exc}", path, False
+        entry = Quarantined(uid=uid, path=target, reason=reason, salvaged=salvaged, settled=settled)
+        if not settled:
+            self._quarantined[uid] = entry
+        log.error("%s", entry)
         self._on_quarantine(entry)
 
     def _refresh_quarantine(self) -> None:

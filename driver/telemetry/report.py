@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from driver.model.device import MigDevice
@@ -35,6 +35,7 @@ class AgentState:
     since: Mapping[str, str]
     problem: str = ""  # why the use can't be seen
     age: float | None = None  # seconds since the use was looked at
+    unreadable: Mapping[str, str] = field(default_factory=dict)  # claims whose records can't be read, and what to do
 
 
 def describe(agent: AgentState, snapshot: Snapshot, sample: Sample | None) -> JsonObject:
@@ -53,7 +54,10 @@ def describe(agent: AgentState, snapshot: Snapshot, sample: Sample | None) -> Js
         "driver": {"version": snapshot.versions.driver, "cuda": snapshot.versions.cuda},
         "usage": {"age": None if agent.age is None else round(agent.age, 1), "problem": agent.problem},
         "gpus": [_gpu(gpu, snapshot, seen, agent.since) for gpu in snapshot.gpus],
-        "problems": [{"object": one.object, "message": one.message} for one in snapshot.problems],
+        "problems": [
+            *({"object": one.object, "message": one.message} for one in snapshot.problems),
+            *({"object": name, "message": why} for name, why in agent.unreadable.items()),
+        ],
     }
 
 

@@ -89,3 +89,28 @@ async def test_the_status_of_an_agent_that_is_not_ready_says_so(node: Node) -> N
         assert found["agent"]["ready"] is False
         assert "kubelet" in found["agent"]["missing"]
         assert json.dumps(found)
+
+
+async def test_S2_the_status_says_what_is_to_be_done_with_an_unreadable_record(node: Node) -> None:
+    records = node.service.parent / "claims"
+    async with agent(node) as process:
+        await node.register()
+        await until(lambda: nothing_missing(process))
+        claim = await node.claim("c", "gpu-0")
+        await node.prepare(claim)
+        (records / f"{claim.uid}.json").write_text("garbage")
+        refused = (await node.unprepare(claim))[claim.uid]
+        (problem,) = (await status(node))["problems"]
+        assert refused == f"{problem['object']}: {problem['message']}"
+        [kept] = (records / "quarantine").iterdir()
+        assert refused.endswith(f"uses the claim's GPUs: rm {kept}")
+        kept.unlink()
+        assert await node.unprepare(claim) == {claim.uid: ""}
+        assert (await status(node))["problems"] == []
+
+        async def messages() -> list[str]:
+            events = (await node.client.list("/api/v1/namespaces/default/events"))["items"]
+            return [one["message"] for one in events if one["reason"] == "RecordQuarantined"]
+
+        assert await until(messages) == [refused]
+        assert await process.end() == 0

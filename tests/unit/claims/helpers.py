@@ -141,7 +141,7 @@ class Node:
 
     def leftovers(self) -> list[str]:
         """Names of all state files but the lock and what is kept on purpose."""
-        kept = {"lock"}
+        kept = {"lock", "boot"}
         found = [path for path in self.claims_dir.rglob("*") if path.is_file() and path.name not in kept]
         found = [path for path in found if not path.name.endswith(".settled") and path.parent.name != "spare"]
         return sorted(path.name for path in found) + sorted(self.cdi.claim_uids())

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from driver.claims.record import Record
+from driver.claims.store import Quarantined
 from driver.errors import DeviceHeldError, DeviceNotReadyError, RecordError
 from tests.unit.claims.bench import MPS, Bench, config, share
 from tests.unit.claims.harness import devices, instance
-from tests.unit.claims.helpers import Claims, Node, claim, result, uid
+from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+EMPTY_RECORD = Record(claim=ref(1), boot_id="boot-1", devices=())
 
 
 def flip(data: bytes) -> bytes:
@@ -107,7 +112,7 @@ async def test_S2_unprepare_with_an_unreadable_record_is_an_error_and_keeps_the_
         assert fine is None
         (kept,) = (node.claims_dir / "quarantine").iterdir()
         assert kept.read_bytes() == content
-        assert str(kept) in str(broken)
+        assert str(broken).endswith(f"when no container uses the claim's GPUs: rm {kept}")
         kept.unlink()  # what the message says to do
         assert await one.unprepare(1) is None
     assert node.leftovers() == []
@@ -137,6 +142,88 @@ async def test_S1_what_is_no_file_is_put_aside_unread(
         make(node.claims_dir / f"{uid(1)}.json")
         assert devices(await one.prepare(2, within=5)) == ["gpu-1"]
         assert node.quarantined == [uid(1)]
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x00" * 100])
+async def test_S6_what_a_power_cut_left_unreadable_keeps_nothing_in_the_next_boot(
+    node: Node, claims: Claims, content: bytes
+) -> None:
+    for number in (1, 2):
+        claims.add(claim(number, result("gpu-0")))
+    async with instance(node, claims) as before:
+        await before.prepare(1)
+    (node.claims_dir / f"{uid(1)}.json").write_bytes(content)
+    node.boot_id = "boot-2"
+    async with instance(node, claims) as after:
+        assert node.quarantined == [uid(1)]
+        assert devices(await after.prepare(2)) == ["gpu-0"]
+        assert await after.unprepare(1) is None
+        assert await after.unprepare(2) is None
+    (kept,) = (node.claims_dir / "quarantine").iterdir()
+    assert kept.read_bytes() == content
+    assert node.leftovers() == []
+
+
+async def test_S6_what_was_put_aside_in_a_former_boot_is_settled(node: Node, claims: Claims) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    async with instance(node, claims) as before:
+        await before.prepare(1)
+        (node.claims_dir / f"{uid(1)}.json").write_bytes(b"")
+        assert isinstance(await before.unprepare(1), RecordError)
+    node.boot_id = "boot-2"
+    async with instance(node, claims) as after:
+        assert await after.unprepare(1) is None
+
+
+@pytest.mark.parametrize("marker", ["boot-2", None])
+async def test_S2_what_becomes_unreadable_in_this_boot_is_not_settled_by_a_restart(
+    node: Node, claims: Claims, marker: str | None
+) -> None:
+    """Nor where the driver does not know which boot it ran in last, as after an upgrade."""
+    claims.add(claim(1, result("gpu-0")))
+    claims.add(claim(2, result("gpu-0")))
+    node.boot_id = "boot-2"
+    async with instance(node, claims) as before:
+        await before.prepare(1)
+    (node.claims_dir / f"{uid(1)}.json").write_bytes(b"")
+    if marker is None:
+        (node.claims_dir / "boot").unlink()
+    async with instance(node, claims) as after:
+        assert isinstance(await after.unprepare(1), RecordError)
+        assert isinstance(await after.prepare(2), DeviceHeldError)
+
+
+async def test_a_boot_that_can_not_be_noted_settles_nothing(node: Node, claims: Claims) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    async with instance(node, claims) as before:
+        await before.prepare(1)
+    (node.claims_dir / f"{uid(1)}.json").write_bytes(b"")
+    node.boot_id = "boot-2"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # a full disk
+    try:
+        async with instance(node, claims) as after:
+            assert isinstance(await after.unprepare(1), RecordError)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize(
+    ("salvaged", "settled", "advice"),
+    [
+        (None, False, "until somebody runs, on this node and when no container uses the claim's GPUs: rm /q/u.1.json"),
+        (EMPTY_RECORD, False, "Nothing is to be done: it is settled when its pods have ended"),
+        (None, True, "Nothing is to be done: it is of a former boot, of which at most a GPU's MIG mode is left"),
+    ],
+)
+def test_what_is_told_of_an_unreadable_record_fits_into_an_event_with_what_to_do(
+    salvaged: Record | None, settled: bool, advice: str
+) -> None:
+    path = Path("/q/u.1.json")
+    entry = Quarantined(uid="u", path=path, reason="x" * 100_000, salvaged=salvaged, settled=settled)
+    assert str(entry).startswith("claim u: its record can't be read (xxx")
+    assert str(entry).endswith(advice)
+    assert len(str(entry)) < 1024
 
 
 async def test_a_foreign_file_is_quarantined_and_other_names_are_left_alone(node: Node, claims: Claims) -> None:
