@@ -64,11 +64,10 @@ def test_the_settings_are_ones_that_the_agent_takes(name):
     assert agent(build(name))["args"] == ["run"]
 
 
-@pytest.mark.parametrize("name", BUILDS)
-def test_what_the_agent_writes_and_serves_is_on_the_host_by_the_same_path(name):
-    settings = load_settings(environ=environment(build(name)))
-    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod_spec(build(name))["volumes"]}
-    mounts = {mount["mountPath"]: mount for mount in agent(build(name))["volumeMounts"]}
+def check_paths(objects):
+    settings = load_settings(environ=environment(objects))
+    volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod_spec(objects)["volumes"]}
+    mounts = {mount["mountPath"]: mount for mount in agent(objects)["volumeMounts"]}
     writable = {path for path, mount in mounts.items() if not mount.get("readOnly")}
     same = {path for path, mount in mounts.items() if volumes[mount["name"]] == path}
     for needed in (
@@ -82,6 +81,19 @@ def test_what_the_agent_writes_and_serves_is_on_the_host_by_the_same_path(name):
     pod_resources = str(settings.pod_resources_socket.parent)
     assert pod_resources in same
     assert mounts[pod_resources]["readOnly"] is True
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_what_the_agent_writes_and_serves_is_on_the_host_by_the_same_path(name):
+    check_paths(build(name))
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_K4_one_replacement_is_all_that_a_kubelet_elsewhere_takes(name):
+    text = yaml.safe_dump_all(build(name)).replace("/var/lib/kubelet", "/var/lib/k0s/kubelet")
+    objects = tuple(yaml.safe_load_all(text))
+    assert str(load_settings(environ=environment(objects)).kubelet_root) == "/var/lib/k0s/kubelet"
+    check_paths(objects)
 
 
 @pytest.mark.parametrize("name", BUILDS)
