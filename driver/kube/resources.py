@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PARTITIONABLE_SINCE = (1, 35)
 """The first release whose shared counters the driver uses: 1.34 wants them in the same slice as the devices."""
 
+NOTICES_SINCE = (1, 35)
+"""The first release that takes device taints without effect (`None`); an older one refuses the whole slice."""
 
 FIELD_MANAGER = "gpu-dra"
 """Who owns what the driver applies."""

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from driver.model.device import Device, FullGpu, Gpu, MigDevice, MigPartition
-from driver.model.health import HEALTHY, Health
+from driver.model.health import HEALTHY, Effect, Health
 from driver.model.ownership import ALL_DRA, Owner, Ownership
 
 if TYPE_CHECKING:
@@ -57,6 +57,12 @@ class Snapshot:
     def unavailable(self) -> str:
         """Why nothing can be said about any GPU now; empty if the inventory answers."""
         return next((problem.message for problem in self.problems if problem.object == WHOLE_INVENTORY), "")
+
+    @property
+    def has_notices(self) -> bool:
+        """Whether some device has a taint without effect."""
+        verdicts = (*self.health.values(), *self.device_health.values())
+        return any(taint.effect is Effect.NONE for one in verdicts for taint in one.taints)
 
     def health_of(self, gpu_uuid: str) -> Health:
         """Return the verdict on a GPU."""

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 class BuildOptions:
     """Where the devices are (the pool has the node's name), and what the API server can hold.
 
-    `taints` off: it drops them, so unhealthy devices are withdrawn instead. `partitions` off: it drops counters or is
-    too old for them, so what would need them is not offered. `shares`: how claims share a device; exclusive where the
-    API server drops it.
+    `taints` off: it drops them, so unhealthy devices are withdrawn instead. `notices` off: it takes no taints without
+    effect, so they are left out. `partitions` off: it drops counters or is too old for them, so what would need them is
+    not offered. `shares`: how claims share a device; exclusive where the API server drops it.
     """
 
     node_name: str
     taints: bool = True
+    notices: bool = True
     partitions: bool = False
     shares: Shares = EXCLUSIVE
 
@@ -97,5 +98,5 @@ def _item(
         item["consumesCounters"] = render_part(device.gpu, known, device.profile, device.placement)
     elif known is not None and isinstance(device, FullGpu):
         item["consumesCounters"] = render_whole(device.gpu, known)
-    taints = render_taints(snapshot.health_of_device(device)) if options.taints else []
+    taints = render_taints(snapshot.health_of_device(device), notices=options.notices) if options.taints else []
     return {**item, "taints": taints} if taints else item

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from driver.model.device import FullGpu, MigDevice
-from driver.model.health import ordered
+from driver.model.health import Effect, ordered
 from driver.model.quantity import binary_si
 from driver.model.version import semver
 from driver.model.wording import cut
@@ -68,9 +68,13 @@ def render(device: Device, node: Node) -> JsonObject:
     return _with_capacity({"name": device.name, "attributes": attributes}, capacity)
 
 
-def render_taints(health: Health) -> list[JsonObject]:
-    """Return the taints, the heaviest first; a value that no label may have is made one, a bad key is left out."""
-    return [_taint(one) for one in ordered({one for one in health.taints if _TAINT_KEY.fullmatch(one.key)})]
+def render_taints(health: Health, *, notices: bool = True) -> list[JsonObject]:
+    """Return the taints, the heaviest first; a value that no label may have is made one, a bad key is left out.
+
+    Without `notices`, those without effect are left out.
+    """
+    taints = {one for one in health.taints if notices or one.effect is not Effect.NONE}
+    return [_taint(one) for one in ordered({one for one in taints if _TAINT_KEY.fullmatch(one.key)})]
 
 
 def joined(words: Iterable[str], limit: int = STRING_LIMIT) -> str:

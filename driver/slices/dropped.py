@@ -15,6 +15,7 @@ class Feature(enum.StrEnum):
     """A part of the API without which slices are built differently."""
 
     TAINTS = "device taints"
+    NOTICES = "device taints without effect"
     PARTITIONS = "shared counters"
     SHARES = "multiple allocations of a device"
 

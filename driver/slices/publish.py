@@ -20,7 +20,7 @@ from driver.errors import (
     DriverError,
     PermanentError,
 )
-from driver.kube.resources import PARTITIONABLE_SINCE
+from driver.kube.resources import NOTICES_SINCE, PARTITIONABLE_SINCE
 from driver.model import names
 from driver.model.shares import EXCLUSIVE
 from driver.slices.build import build
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_SINCE = {Feature.PARTITIONS: PARTITIONABLE_SINCE, Feature.NOTICES: NOTICES_SINCE}
 _SETTLE = 0.03  # seconds in which a burst of changes is awaited
 
 
@@ -83,6 +84,7 @@ class SlicePublisher:
         self._wanted: _Wanted | None = None
         self._off: frozenset[Feature] = frozenset()
         self._release = ""  # of the API server that `_off` was learned from
+        self._numbers = (0, 0)  # of that release
         self._session = 0  # of the mirror, when the release was read
         self._losses = 0  # of the mirror, when the Node was read
         self._repairs = Repairs()
@@ -137,7 +139,7 @@ class SlicePublisher:
     async def _round(self, snapshot: Snapshot) -> None:
         """Compare once, and write what differs."""
         await self._know_node()
-        await self._know_server(partitions=self._options.partitions and bool(snapshot.dynamic_mig))
+        await self._know_server(self._by_release(snapshot))
         wanted = self._build(snapshot)
         plan = diff(wanted.specs, self._mirror.items(), self._owner, wanted.same)
         if plan and self.state.complete:
@@ -165,23 +167,32 @@ class SlicePublisher:
         self._owner = replace(self._owner, node_uid=uid)
         self._losses = losses
 
-    async def _know_server(self, *, partitions: bool) -> None:
+    def _by_release(self, snapshot: Snapshot) -> frozenset[Feature]:
+        """Return what is to be published that an older API server would refuse rather than drop."""
+        partitions = self._options.partitions and bool(snapshot.dynamic_mig)
+        notices = self._options.taints and Feature.TAINTS not in self._off and snapshot.has_notices
+        wanted = {Feature.PARTITIONS: partitions, Feature.NOTICES: notices}
+        return frozenset(feature for feature, is_wanted in wanted.items() if is_wanted)
+
+    async def _know_server(self, wanted: frozenset[Feature]) -> None:
         """Learn what the API server can store, whenever it may be another one than before."""
-        session = self._mirror.sessions
-        if self._session == session or not (partitions or self._off):
+        if not (wanted or self._off):
             return
-        release = await self._api.server_version()
-        known, self._release, self._session = self._release, release.git_version, session
-        if known not in ("", release.git_version):
-            self._off = frozenset()
-        if partitions and release[:2] < PARTITIONABLE_SINCE:
-            self._off |= {Feature.PARTITIONS}
-        self._report.without(self._off, f"the API server is {release.git_version}")
+        session = self._mirror.sessions
+        if self._session != session:
+            release = await self._api.server_version()
+            known, self._release, self._session = self._release, release.git_version, session
+            self._numbers = release[:2]
+            if known not in ("", release.git_version):
+                self._off = frozenset()
+        self._off |= {feature for feature in wanted if self._numbers < _SINCE[feature]}
+        self._report.without(self._off, f"the API server is {self._release}")
 
     def _build(self, snapshot: Snapshot) -> _Wanted:
         options = replace(
             self._options,
             taints=self._options.taints and Feature.TAINTS not in self._off,
+            notices=self._options.notices and Feature.NOTICES not in self._off,
             partitions=self._options.partitions and Feature.PARTITIONS not in self._off,
             shares=EXCLUSIVE if Feature.SHARES in self._off else self._options.shares,
         )

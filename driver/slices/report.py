@@ -21,6 +21,7 @@ _AGAIN = 600.0  # seconds after which the same is told once more
 
 _CONSEQUENCE = {
     Feature.TAINTS: "unhealthy GPUs are withdrawn from the ResourceSlices instead of being tainted",
+    Feature.NOTICES: "faults that leave a GPU in service are not shown in the ResourceSlices",
     Feature.SHARES: "each device goes to one claim at a time, although the setting lets claims share them",
     Feature.PARTITIONS: "MIG partitions are withdrawn; whole GPUs and existing MIG devices stay",
 }

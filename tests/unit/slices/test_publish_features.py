@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driver.localcluster.apiserver import Features
+from driver.model.health import Effect, Taint
 from driver.model.shares import ShareMode, Shares
 from driver.slices.build import build
 from driver.slices.dropped import Feature
@@ -59,6 +60,24 @@ async def test_a_release_that_has_taints_gets_them(taintless: Node) -> None:
         await until(lambda: taintless.holds(sick))
         await complete(publisher)
     assert publisher.state.without == frozenset()
+
+
+@pytest.mark.parametrize(("release", "shown"), [("1.34", False), ("1.36", True)])
+async def test_an_old_release_gets_no_taints_without_effect(tmp_path: Path, release: str, shown: bool) -> None:
+    """Kubernetes before 1.35 would refuse the whole slice for one application's fault."""
+    async with make_node(tmp_path, kubernetes=release, gates={"DRADeviceTaints": True}) as node:
+        async with node.publisher(snapshot("l4:2")) as publisher:
+            await complete(publisher)
+            assert publisher._release == ""  # nothing depends on it
+            notice = Taint("gpu.nvidia.com/xid", "31", Effect.NONE)
+            publisher.publish(snapshot("l4:2", taints={0: (notice, FELL_OFF), 1: (notice,)}))
+            await complete(publisher)
+        first, second = node.slices[0]["spec"]["devices"]
+        assert [one["effect"] for one in first["taints"]] == ["NoSchedule", *(["None"] if shown else [])]
+        assert ("taints" in second) is shown
+        assert publisher.state.without == (frozenset() if shown else {Feature.NOTICES})
+        told = ["the API server is v1.34.0: faults that leave a GPU in service are not shown in the ResourceSlices"]
+        assert node.ears.events == ([] if shown else [f"ResourceSliceFieldsDropped: {one}" for one in told])
 
 
 async def test_another_dropped_field_is_told_once_and_never_written_in_turns(

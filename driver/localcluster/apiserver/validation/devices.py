@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from driver.localcluster.apiserver.errors import Cause
     from driver.localcluster.apiserver.objects import Object
+    from driver.localcluster.apiserver.strategy import Rules
 
 _MOST_ATTRIBUTES_AND_CAPACITIES = 32
 _MOST_VALUES = 48
@@ -37,7 +38,12 @@ def is_costly(device: Object) -> bool:
     return any(name in value for value in (device.get("attributes") or {}).values() for name in _LISTS)
 
 
-def device_errors(path: str, device: Object, *, per_device: bool) -> list[Cause]:
+def effects_of(rules: Rules) -> tuple[str, ...]:
+    """Return the effects that a taint may have: `None` came with Kubernetes 1.35."""
+    return _EFFECTS[1:] if rules.features.kubernetes == "1.34" else _EFFECTS
+
+
+def device_errors(path: str, device: Object, effects: tuple[str, ...], *, per_device: bool) -> list[Cause]:
     """Return everything that is wrong with one device."""
     name = device.get("name", "")
     found = common.dns_label(f"{path}.name", name) if name else [required(f"{path}.name")]
@@ -52,7 +58,7 @@ def device_errors(path: str, device: Object, *, per_device: bool) -> list[Cause]
         found += common.qualified_attribute(f"{path}.capacity", key)
         found += policy_errors(f"{path}.capacity[{key}]", value, allowed=many)
     found += _consumption(f"{path}.consumesCounters", device.get("consumesCounters") or [])
-    found += _taints(f"{path}.taints", device.get("taints") or [])
+    found += _taints(f"{path}.taints", device.get("taints") or [], effects)
     found += _conditions(path, device)
     return found + _node(path, device, per_device=per_device)
 
@@ -116,13 +122,13 @@ def _consumption(path: str, consumed: list[Object]) -> list[Cause]:
     return found
 
 
-def _taints(path: str, taints: list[Object]) -> list[Cause]:
+def _taints(path: str, taints: list[Object], effects: tuple[str, ...]) -> list[Cause]:
     if len(taints) > _MOST_TAINTS:
         return [common.too_many(path, len(taints), _MOST_TAINTS)]
-    return [cause for at, taint in enumerate(taints) for cause in taint_errors(f"{path}[{at}]", taint)]
+    return [cause for at, taint in enumerate(taints) for cause in taint_errors(f"{path}[{at}]", taint, effects)]
 
 
-def taint_errors(path: str, taint: Object) -> list[Cause]:
+def taint_errors(path: str, taint: Object, effects: tuple[str, ...]) -> list[Cause]:
     """Return everything that is wrong with a device taint."""
     key, effect = taint.get("key", ""), taint.get("effect", "")
     found = common.qualified_name(f"{path}.key", key) if key else [required(f"{path}.key")]
@@ -130,8 +136,8 @@ def taint_errors(path: str, taint: Object) -> list[Cause]:
         found += common.label_value(f"{path}.value", taint["value"])
     if not effect:
         found.append(required(f"{path}.effect"))
-    elif effect not in _EFFECTS:
-        found.append(common.unsupported(f"{path}.effect", effect, _EFFECTS))
+    elif effect not in effects:
+        found.append(common.unsupported(f"{path}.effect", effect, effects))
     return found
 
 

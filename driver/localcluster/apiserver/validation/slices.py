@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver.validation import common
 from driver.localcluster.apiserver.validation.common import Raw, invalid, required
-from driver.localcluster.apiserver.validation.devices import device_errors, is_costly
+from driver.localcluster.apiserver.validation.devices import device_errors, effects_of, is_costly
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.errors import Cause
@@ -27,7 +27,7 @@ def slice_errors(obj: Object, old: Object | None, rules: Rules) -> list[Cause]:
     found = common.driver_name("spec.driver", spec.get("driver", ""))
     found += _pool(spec.get("pool") or {})
     found += _selection(spec)
-    found += _content(spec)
+    found += _content(spec, rules)
     return found + (_immutable(spec, old.get("spec") or {}) if old else [])
 
 
@@ -69,7 +69,7 @@ def node_selector(path: str, selector: Object) -> list[Cause]:
     return []
 
 
-def _content(spec: Object) -> list[Cause]:
+def _content(spec: Object, rules: Rules) -> list[Cause]:
     devices, sets = spec.get("devices") or [], spec.get("sharedCounters") or []
     found: list[Cause] = []
     if devices and sets:
@@ -78,16 +78,16 @@ def _content(spec: Object) -> list[Cause]:
     if len(devices) > limit:
         found.append(common.too_many("spec.devices", len(devices), limit))
     else:
-        found += _devices(devices, per_device=bool(spec.get("perDeviceNodeSelection")))
+        found += _devices(devices, effects_of(rules), per_device=bool(spec.get("perDeviceNodeSelection")))
     return found + _counter_sets(sets)
 
 
-def _devices(devices: list[Object], *, per_device: bool) -> list[Cause]:
+def _devices(devices: list[Object], effects: tuple[str, ...], *, per_device: bool) -> list[Cause]:
     found: list[Cause] = []
     names: set[str] = set()
     for at, device in enumerate(devices):
         path, name = f"spec.devices[{at}]", device.get("name", "")
-        found += device_errors(path, device, per_device=per_device)
+        found += device_errors(path, device, effects, per_device=per_device)
         if name and name in names:
             found.append(common.duplicate(path, name))
         names.add(name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.localcluster.apiserver import StatusError, Store
+from driver.localcluster.apiserver import Features, StatusError, Store
 from driver.localcluster.apiserver.objects import clone
 from tests.unit.localcluster.apiserver.conftest import a_slice
 
@@ -103,6 +103,17 @@ def test_the_time_of_a_taint_stays():
     made["spec"]["devices"].append({"name": "e", "taints": [taint]})
     devices = store.update("resourceslices", made)["spec"]["devices"]
     assert [d["taints"][0]["timeAdded"][:10] for d in devices] == ["2026-01-01", "2026-01-02"]
+
+
+def test_a_taint_without_effect_is_newer_than_kubernetes_134():
+    tainted = a_slice(devices=[{"name": "d", "taints": [{"key": "e/k", "effect": "None"}]}])
+    gates = {"DRADeviceTaints": True}
+    old, new = (Store(features=Features(kubernetes=release, gates=gates)) for release in ("1.34", "1.35"))
+    with pytest.raises(
+        StatusError, match='effect: Unsupported value: "None": supported values: "NoExecute", "NoSchedule"'
+    ):
+        old.create("resourceslices", clone(tainted))
+    assert new.create("resourceslices", tainted)["spec"]["devices"][0]["taints"][0]["effect"] == "None"
 
 
 def test_quantities_are_stored_in_one_spelling():
