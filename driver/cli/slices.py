@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from driver.cli import output, source
@@ -32,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the slices."""
     settings, reading = source.read_gpus(args)
+    for word in settings.dynamic_mig.unmatched(reading.gpus):
+        print(f"gpu-dra: {settings.source('dynamic_mig')}: {word!r} means no GPU of this node", file=sys.stderr)
     slices = build_slices(reading, settings)
     if args.output == "table":
         output.print_table(("SLICE", "POOL", "DEVICES", "TYPES", "FIRST", "LAST"), map(_row, slices))

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -104,6 +105,21 @@ async def test_a_kept_cluster_is_removed_whatever_became_of_it() -> None:
         output = await said(process)
         assert await process.wait() == 0, output
     assert "Everything held" in output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_who_ends_it_early_leaves_no_agent_alone(number: signal.Signals) -> None:
+    async with demo() as process, asyncio.timeout(60):
+        assert process.stdout is not None
+        while b"the agent published" not in (line := await process.stdout.readline()):
+            assert line
+        (agent,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(number)
+        output = await said(process)
+        assert await process.wait() == 1, output
+    assert output.endswith("  interrupted\n")
+    assert "Traceback" not in output
+    assert not Path("/proc", agent).exists()
 
 
 async def test_what_a_kept_cluster_says_to_run_can_be_run_as_it_is() -> None:

@@ -61,10 +61,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _run(root: Path, options: argparse.Namespace, screen: Screen) -> None:
-    async with Story(root, screen, gpus=options.gpus, kubernetes=options.kubernetes).running() as story:
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # else the agent would be left alone
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with Story(root, screen, gpus=options.gpus, kubernetes=options.kubernetes, stop=stop).running() as story:
         await story.tell()
         if options.keep:
-            await _keep(story, screen)
+            _invite(story, screen)
+            await stop.wait()
+            stop.clear()
         await story.clean_up()
 
 
@@ -75,11 +80,7 @@ def _tools() -> str:
     return "" if found else f"\nexport PATH={shlex.quote(str(directory))}:$PATH"
 
 
-async def _keep(story: Story, screen: Screen) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+def _invite(story: Story, screen: Screen) -> None:
     screen.heading("The cluster stays up. In another terminal:")
     screen.text(f"export KUBECONFIG={story.kubeconfig}{_tools()}\nkubectl get resourceslices,resourceclaims,pods")
     agent = f"--kubelet-root {story.kubelet_root}"
@@ -89,6 +90,3 @@ async def _keep(story: Story, screen: Screen) -> None:
         f"gpu-dra fault recover gpu-0 {agent}   # mend it"
     )
     screen.text("Ctrl-C deletes all of it.")
-    await stop.wait()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.remove_signal_handler(number)

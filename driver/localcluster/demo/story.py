@@ -48,10 +48,11 @@ class ArgumentsError(StoryError):
 
 
 class Story:
-    """Told once, on a node with the GPUs of `gpus`."""
+    """Told once, on a node with the GPUs of `gpus`, unless `stop` is set before its end."""
 
-    def __init__(self, root: Path, screen: Screen, *, gpus: str, kubernetes: str) -> None:
+    def __init__(self, root: Path, screen: Screen, *, gpus: str, kubernetes: str, stop: asyncio.Event) -> None:
         self._root = root
+        self._stop = stop
         self._screen = screen
         self._gpus = gpus
         try:
@@ -229,21 +230,24 @@ class Story:
         return objects
 
     async def _patiently(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        """Wait for work, but not for ever, and not for an agent that is gone."""
+        """Wait for work, but not for ever, not for an agent that is gone, and not for who wants to stop."""
         task, agent = asyncio.create_task(work), asyncio.create_task(self._agent.ended())
+        stop = asyncio.create_task(self._stop.wait())
         try:
-            done, _ = await asyncio.wait({task, agent}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({task, agent, stop}, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
             if task in done:
                 return await task
             if agent in done:
                 raise _fate(await agent, self._agent)
+            if stop in done:
+                raise StoryError("interrupted")
             raise StoryError(f"waited {PATIENCE:g} s in vain: {what}; the agent says:\n{self._agent.tail()}")
         except StatusError as exc:
             raise StoryError(f"{what}: {exc}") from exc
         finally:
-            for one in (task, agent):
+            for one in (task, agent, stop):
                 one.cancel()
-            await asyncio.gather(task, agent, return_exceptions=True)
+            await asyncio.gather(task, agent, stop, return_exceptions=True)
 
 
 def _fate(status: int, agent: AgentProcess) -> StoryError:

@@ -65,3 +65,8 @@ def test_a_lost_gpu_is_told_and_left_out(capsys, tmp_path):
     out, err = capsys.readouterr()
     assert "gpu-1" in out
     assert "gpu-0: the GPU is lost" in err
+
+
+def test_a_choice_of_gpus_that_means_none_is_told(capsys):
+    assert main(["slices", "--node-name", "n1", "--gpus", "h100:2", "--dynamic-mig", "1,*L4*"]) == OK
+    assert capsys.readouterr().err == "gpu-dra: --dynamic-mig: '*L4*' means no GPU of this node\n"
