@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from driver.device_classes import device_classes
-from tests.localcluster.test_device_plugin import GPU, World
+from tests.localcluster.world import GPU, World
 from tests.waiting import until
 
 if TYPE_CHECKING:

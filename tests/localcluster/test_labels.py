@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from driver.localcluster.cluster import LocalCluster
-from tests.localcluster.test_device_plugin import GPU, NODE, World
+from tests.localcluster.world import GPU, NODE, World
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -20,10 +19,6 @@ H100 = "NVIDIA-H100-80GB-HBM3"
 
 class Labelled(World):
     """A node whose labels are looked at."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(root)
-        assert isinstance(self.cluster, LocalCluster)
 
     def labels(self) -> dict[str, str]:
         found = self.store.get("nodes", NODE)["metadata"]["labels"]

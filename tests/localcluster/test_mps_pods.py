@@ -12,7 +12,7 @@ import pytest
 
 from driver.sharing.pod_manifest import DAEMON_LABEL
 from tests.fakes.install import FakeDriver
-from tests.localcluster.test_device_plugin import World
+from tests.localcluster.world import World
 from tests.waiting import until
 
 if TYPE_CHECKING:

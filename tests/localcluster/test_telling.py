@@ -8,13 +8,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver.objects import metadata
-from tests.localcluster.test_device_plugin import NODE, World, world
+from tests.localcluster.world import NODE, World
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from driver.localcluster.apiserver.objects import Object
-
-__all__ = ["world"]
 
 FILE = "/var/run/kubernetes.io/dra-device-attributes/resourceclaimtemplates/mine/gpu/gpu.nvidia.com-metadata.json"
 
