@@ -53,6 +53,7 @@ def test_events_are_ones_that_the_agent_emits():
     "message",
     [
         "is not below the driver root",
+        "let this process see /dev/nvidiactl",
         "the kubelet has not registered the driver yet",
         "the service account's token names no node",
         "CAP_SYS_ADMIN",

@@ -242,16 +242,28 @@ def test_the_namespace_admits_pods_with_host_paths(name):
 
 @pytest.fixture
 def built_with(tmp_path):
-    def build_with(component: str, base: str = "base"):
+    def build_with(component: str, base: str = "base", *more: str):
         target = tmp_path / "kustomization.yaml"
         # Kustomize wants relative paths and, by default, nothing outside.
-        up = "../" * len(tmp_path.resolve().parts[1:])
-        target.write_text(
-            f"resources: [{up}{str(DEPLOY)[1:]}/{base}]\ncomponents: [{up}{str(DEPLOY)[1:]}/components/{component}]\n"
-        )
+        deploy = "../" * len(tmp_path.resolve().parts[1:]) + str(DEPLOY)[1:]
+        components = ", ".join(f"{deploy}/components/{name}" for name in (component, *more))
+        target.write_text(f"resources: [{deploy}/{base}]\ncomponents: [{components}]\n")
         return build_path(tmp_path, "--load-restrictor=LoadRestrictionsNone")
 
     return build_with
+
+
+@pytest.mark.parametrize("base", ["overlays/nvidia", "overlays/mig-mps"])
+def test_components_go_together(built_with, base):
+    """All but the one for old clusters, and the one that the overlay has already."""
+    first, *others = sorted(
+        {path.name for path in (DEPLOY / "components").iterdir()} - {"resource-v1beta1", "host-root"}
+    )
+    objects = built_with(first, base, *others)
+    assert environment(objects) == environment(built_with(others[-1], base, *others[-2::-1], first))
+    settings = load_settings(environ=environment(objects))
+    assert (settings.labels, settings.mps, settings.serves_device_plugin) == ("nfd", "pod", True)
+    assert str(settings.host_driver_root) == "/run/nvidia/driver"
 
 
 def test_extended_resources_are_offered_only_where_asked_for(built_with):
