@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from typing import TYPE_CHECKING
 
@@ -10,12 +9,10 @@ import pytest
 
 from driver.inventory.base import Changed, InventoryEvent, Xid
 from tests.nvml.fake_nvml import WHOLE, FakeNvml
-from tests.nvml.test_library import NEVER, says
-from tests.nvml.test_read import assert_same
+from tests.nvml.inventories import NEVER, assert_same, says, until_monitored
 
 if TYPE_CHECKING:
-    from driver.inventory.nvml import NvmlInventory
-    from tests.nvml.test_library import Listen, Open
+    from tests.nvml.inventories import Listen, Open
 
 XID, MIG_CHANGE = 0x8, 0x100
 
@@ -26,12 +23,6 @@ def is_xid(event: InventoryEvent) -> bool:
 
 def event_threads() -> int:
     return sum(thread.name == "nvml-events" for thread in threading.enumerate())
-
-
-async def until_monitored(inventory: NvmlInventory, uuids: set[str]) -> None:
-    async with asyncio.timeout(20):
-        while inventory.monitored != uuids:
-            await inventory.read()
 
 
 async def test_xids_of_gpus_and_of_mig_devices(nvml: FakeNvml, open_inventory: Open, listen: Listen) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from driver.errors import InventoryError
 from driver.model.device import UNKNOWN
-from tests.nvml.test_read import assert_same
+from tests.nvml.inventories import assert_same
 
 if TYPE_CHECKING:
     from driver.inventory.nvml import NvmlInventory

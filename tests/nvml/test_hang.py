@@ -9,31 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from driver.errors import InventoryError
-from tests.nvml.test_events import until_monitored
-from tests.nvml.test_library import NEVER, says
-from tests.nvml.test_read import assert_same
+from tests.nvml.inventories import LIMIT, NEVER, assert_same, read_again, says, until_monitored
 
 if TYPE_CHECKING:
-    from driver.inventory.base import Reading
-    from driver.inventory.nvml import NvmlInventory
     from tests.nvml.fake_nvml import FakeNvml
-    from tests.nvml.test_library import Listen, Open
-
-LIMIT = 0.5
+    from tests.nvml.inventories import Listen, Open
 
 
 def nvml_threads() -> int:
     return sum(thread.name == "nvml" for thread in threading.enumerate())
-
-
-async def read_again(inventory: NvmlInventory) -> Reading:
-    """Read until it works: on a busy machine a sound call may exceed the short limit, too."""
-    async with asyncio.timeout(20):
-        while True:
-            try:
-                return await inventory.read()
-            except InventoryError:
-                await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetCount_v2", "nvmlDeviceGetMigMode"])

@@ -11,7 +11,7 @@ import pytest
 
 from driver.errors import InventoryError
 from driver.model.health_facts import Fabric, HealthReport, Recovery
-from tests.nvml.test_hang import LIMIT, read_again
+from tests.nvml.inventories import LIMIT, read_again
 
 if TYPE_CHECKING:
     from driver.inventory.nvml import NvmlInventory

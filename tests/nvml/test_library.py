@@ -11,25 +11,13 @@ import pytest
 
 from driver.errors import InventoryError
 from driver.inventory import library_watch
-from driver.inventory.base import Changed, InventoryEvent
 from driver.model.device import UNKNOWN
 from tests.nvml.fake_nvml import FakeNvml, compiled
-from tests.nvml.test_read import assert_same
+from tests.nvml.inventories import NEVER, assert_same, says
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from driver.inventory.nvml import NvmlInventory
-    from tests.nvml.listener import Listener
-
-    Open = Callable[..., NvmlInventory]
-    Listen = Callable[[NvmlInventory], Listener]
-
-NEVER = 3600.0
-
-
-def says(text: str) -> Callable[[InventoryEvent], bool]:
-    return lambda event: isinstance(event, Changed) and text in event.why
+    from tests.nvml.inventories import Listen, Open
 
 
 async def test_no_library(nvml: FakeNvml, inventory: NvmlInventory) -> None:

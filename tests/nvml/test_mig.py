@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driver.model.mig import Placement
-from tests.nvml.test_read import assert_same
+from tests.nvml.inventories import assert_same
 
 if TYPE_CHECKING:
     from driver.inventory.nvml import NvmlInventory

@@ -12,7 +12,7 @@ import pytest
 
 from driver.errors import DeviceNotReadyError, InventoryError, MigError
 from driver.model.mig import Placement
-from tests.nvml.test_hang import read_again
+from tests.nvml.inventories import read_again
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from driver.inventory.profiles import load_products
+from tests.nvml.inventories import assert_same
 
 if TYPE_CHECKING:
     from driver.inventory.nvml import NvmlInventory
-    from driver.model.device import Gpu
     from tests.nvml.fake_nvml import FakeNvml
 
 PRODUCTS = sorted(load_products())
-
-
-def ordered(gpu: Gpu) -> Gpu:
-    """Put MIG profiles and instances into one order."""
-    if gpu.mig is None:
-        return gpu
-    profiles = tuple(sorted(gpu.mig.profiles, key=lambda one: one.index))
-    instances = tuple(sorted(gpu.mig.instances, key=lambda one: one.uuid))
-    return replace(gpu, mig=replace(gpu.mig, profiles=profiles, instances=instances))
-
-
-def assert_same(found: tuple[Gpu, ...], expected: tuple[Gpu, ...]) -> None:
-    assert [ordered(gpu) for gpu in found] == [ordered(gpu) for gpu in expected]
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
