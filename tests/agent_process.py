@@ -188,7 +188,10 @@ async def agent(node: Node, **changes: str) -> AsyncIterator[Process]:
     """Run an agent until the block ends."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GPU_DRA_")}
     child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, *node.flags(**changes), stderr=asyncio.subprocess.PIPE, env=environment
+        *(sys.executable, "-c", PROGRAM, *node.flags(**changes)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
     )
     process = Process(child)
     assert child.stderr is not None

@@ -174,6 +174,11 @@ class Agent:
             tasks.create_task(remove_elsewhere(self._settings, self._client), name="former labels")
             tasks.create_task(told(self._preflight(), "checking the container runtime"), name="preflight")
 
+    def look_again(self) -> None:
+        """Read the GPUs now. Files that may be edited at any time are followed anyway."""
+        log.info("told to look again: reading the GPUs")
+        self._monitor.refresh()
+
     async def stop(self) -> None:
         """Let calls under way end, then close everything. Slices stay, as pods do."""
         grace = self._settings.shutdown_timeout

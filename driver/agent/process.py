@@ -50,6 +50,7 @@ async def serve(settings: Settings) -> int:
     except DriverError as exc:
         log.critical("cannot start: %s", exc)
         return MISCONFIGURED
+    _on_hang_up(stop, agent)
     gc.freeze()  # what is imported by now stays; later collections need not look at it
     task = asyncio.create_task(agent.run())
     await _first(task, stop.wait())
@@ -70,6 +71,12 @@ def _on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     return stop
+
+
+def _on_hang_up(stop: asyncio.Event, agent: Agent) -> None:
+    """Look again at a SIGHUP, as NVIDIA's device plugin does; where a terminal has hung up, end."""
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, stop.set if at_terminal else agent.look_again)
 
 
 async def _first(task: asyncio.Task[None], other: Awaitable[object]) -> None:

@@ -23,7 +23,7 @@ examples:
       --kubelet-root /tmp/kubelet --cdi-dir /tmp/cdi           with fake GPUs, for a kubelet elsewhere
 
 durations: 10s, 500ms, 5m; a number without a unit is seconds.
-SIGTERM ends the agent within 2 s; its slices stay, so that a restart is no outage.
+SIGTERM ends the agent within 2 s; its slices stay, so that a restart is no outage. SIGHUP reads the GPUs again.
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import socket
@@ -13,7 +14,7 @@ import pytest
 
 from driver._pb import dra_v1_pb2 as v1
 from driver.inventory.faults import Faults, GpuFaults, save_faults
-from tests.agent_process import DRA, NODE, Node, agent, nothing_missing
+from tests.agent_process import DRA, NODE, Node, Process, agent, nothing_missing
 from tests.kubelet.pods import Lister
 from tests.waiting import until
 
@@ -62,6 +63,28 @@ async def test_a_signal_ends_it_even_with_a_call_under_way(node: Node, number: i
             await call
     assert not node.service.exists()
     assert not node.registration.exists()
+
+
+async def test_a_hang_up_reads_the_gpus_again(node: Node) -> None:
+    """As NVIDIA's device plugin is told to reload; by default it would kill the process."""
+    async with agent(node) as process:
+        await node.register()
+        await until(node.devices)
+        read = await _read_at(process)
+        os.kill(process.child.pid, signal.SIGHUP)
+        await until(lambda: process.logged("told to look again"))
+        await until(lambda: _was_read_after(process, read))
+        assert (await process.get("/healthz"))[0] == 200
+        assert await process.end() == 0
+
+
+async def _read_at(process: Process) -> float:
+    metrics = (await process.get("/metrics"))[1]
+    return float(metrics.partition("\ngpu_dra_inventory_read_timestamp_seconds ")[2].partition("\n")[0])
+
+
+async def _was_read_after(process: Process, moment: float) -> bool:
+    return await _read_at(process) > moment
 
 
 async def test_every_line_of_a_call_has_its_id(node: Node) -> None:
