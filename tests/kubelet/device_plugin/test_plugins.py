@@ -11,31 +11,13 @@ import pytest
 from driver._pb import device_plugin_v1beta1_pb2 as pb
 from driver.errors import DeviceNotReadyError
 from driver.model.health import Health
-from tests.kubelet.device_plugins import GPU, Kubelet, Plugins, drained, ids_of, offered
+from tests.kubelet.device_plugin.support import GPU, Kubelet, Plugins, drained, ids_of, offered
 from tests.unit.deviceplugin.helpers import config, shared, snapshot
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
-
     from driver.cdi.spec import ContainerEdits
     from driver.model.device import Device
-
-
-@pytest.fixture
-async def kubelet(short_tmp: Path) -> AsyncIterator[Kubelet]:
-    made = Kubelet(short_tmp)
-    await made.start()
-    yield made
-    await made.stop()
-
-
-@pytest.fixture
-async def plugins(kubelet: Kubelet, short_tmp: Path) -> AsyncIterator[Plugins]:
-    made = Plugins(short_tmp)
-    async with made.running():
-        yield made
 
 
 # --- the list ---------------------------------------------------------------------------------------------------------

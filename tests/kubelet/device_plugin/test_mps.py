@@ -8,7 +8,7 @@ from driver.errors import GpuToolError
 from driver.kubelet.device_plugin.mps import HOLDER, MpsReplicas
 from driver.kubelet.device_plugin.plugins import DevicePlugins, PluginPaths
 from driver.sharing.fake import FakeComputeModes, FakeMps, FakeState
-from tests.kubelet.device_plugins import GPU, Kubelet, Plugins
+from tests.kubelet.device_plugin.support import GPU, Kubelet, Plugins
 from tests.unit.deviceplugin.helpers import config, shared, snapshot
 from tests.waiting import until
 
@@ -57,9 +57,7 @@ def mps(short_tmp: Path) -> Mps:
 
 
 @pytest.fixture
-async def plugins(short_tmp: Path, mps: Mps) -> AsyncIterator[Plugins]:
-    kubelet = Kubelet(short_tmp)
-    await kubelet.start()
+async def plugins(short_tmp: Path, kubelet: Kubelet, mps: Mps) -> AsyncIterator[Plugins]:
     made = Plugins(short_tmp)
     paths = PluginPaths(directory=made.directory)
     made.plugins = DevicePlugins(paths, made.files, made.heard, made.heard, mps.replicas)
@@ -68,7 +66,6 @@ async def plugins(short_tmp: Path, mps: Mps) -> AsyncIterator[Plugins]:
         made.plugins.publish(NODE)
         await until(lambda: GPU in made.heard.offered and kubelet.counts() == (8, made.heard.offered[GPU][0]))
         yield made
-    await kubelet.stop()
 
 
 async def test_a_replica_reaches_the_daemon_of_its_gpu_with_its_part(plugins: Plugins, mps: Mps) -> None:
