@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from driver.model.choice import NO_GPUS
 from driver.model.health import HEALTHY
+from driver.model.ownership import Owner
 from driver.model.wording import counted
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from driver.model.choice import GpuChoice
     from driver.model.device import Gpu
     from driver.model.health import Health
+    from driver.model.mig import MigState
     from driver.model.snapshot import Problem, Snapshot
     from driver.teller import Teller
 
@@ -23,6 +25,14 @@ _LINES, _PERIOD = 10, 1.0  # XIDs that are logged in a period of seconds; of the
 _EVENTS, _STORM = 16, 60.0  # distinct XIDs that get an Event in a time of seconds: other Events must not wait
 
 _NO_PLACES = "no partitions: NVML does not say where they may lie; it takes CAP_SYS_ADMIN (overlays/mig-mps)"
+_NO_MODE = (
+    "no partitions: its MIG mode is off, and turning it on takes a reset, which is left to you: nvidia-smi -mig 1, "
+    "then --gpu-reset"
+)
+_EMPTY = (
+    "not offered: its MIG mode is on, and there is no MIG device on it: make some, choose it by dynamic_mig, or turn "
+    "the mode off"
+)
 
 
 class Announcer:
@@ -46,6 +56,8 @@ class Announcer:
         for problem in _without(before.problems, found.problems):
             if all(problem.object != other.object for other in found.problems):
                 log.info("%s answers again", problem.object)
+        for name in sorted(_empty(found) - _empty(before)):
+            self._warn("InventoryProblem", f"{name}: {_EMPTY}")
         self._gpus(before, found)
 
     def xid(self, event: Xid, name: str, now: float) -> None:
@@ -66,13 +78,13 @@ class Announcer:
 
     def _choice(self, found: Snapshot) -> None:
         chosen = [gpu for gpu in found.gpus if gpu.uuid in found.dynamic_mig]
-        able = [gpu for gpu in chosen if gpu.mig is not None]
-        for gpu in able:
-            if gpu.mig is not None and not gpu.mig.memory_slices:
-                self._warn("InventoryProblem", f"{gpu.name}: {_NO_PLACES}")
-        if able:
-            log.info("partitioned for claims: %s", ", ".join(gpu.name for gpu in able))
-        if len(able) < len(chosen):
+        obstacles = {gpu.name: _obstacle(gpu.mig) for gpu in chosen if gpu.mig is not None}
+        for name, obstacle in obstacles.items():
+            if obstacle:
+                self._warn("InventoryProblem", f"{name}: {obstacle}")
+        if able := [name for name, obstacle in obstacles.items() if not obstacle]:
+            log.info("partitioned for claims: %s", ", ".join(able))
+        if len(obstacles) < len(chosen):
             log.info("without MIG: %s", ", ".join(gpu.name for gpu in chosen if gpu.mig is None))
         for word in self._dynamic_mig.unmatched(found.gpus) if found.gpus else ():
             log.warning("dynamic_mig: %r means no GPU of this node", word)
@@ -108,6 +120,26 @@ class Announcer:
     def _say(self, reason: str, message: str) -> None:
         log.info("%s: %s", reason, message)
         self._tell.emit(reason, message)
+
+
+def _obstacle(mig: MigState) -> str:
+    """Say why a GPU that is to be partitioned for claims can't be; empty if it can."""
+    if not mig.memory_slices:
+        return _NO_PLACES
+    return "" if mig.enabled or mig.switches_at_once else _NO_MODE
+
+
+def _empty(found: Snapshot) -> set[str]:
+    """Return the names of the GPUs that nobody can have of DRA, as they wait for somebody to make MIG devices."""
+    return {
+        gpu.name
+        for gpu in found.gpus
+        if gpu.mig is not None
+        and gpu.mig.enabled
+        and not gpu.mig.instances
+        and gpu.uuid not in found.dynamic_mig
+        and found.ownership_of(gpu.uuid).offers(Owner.DRA)
+    }
 
 
 def _without(problems: tuple[Problem, ...], others: tuple[Problem, ...]) -> list[Problem]:

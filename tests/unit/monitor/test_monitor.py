@@ -64,6 +64,37 @@ async def test_a_gpu_that_can_not_be_partitioned_without_privileges_is_told(ears
     assert "CAP_SYS_ADMIN" in message
 
 
+async def test_a_gpu_that_takes_a_reset_to_be_partitioned_is_told(ears: Ears, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    off = MigState(enabled=False, pending=False, switches_at_once=False, memory_slices=8)
+    found = [replace(GPUS[0], mig=off), replace(GPUS[1], mig=replace(off, enabled=True, pending=True)), *GPUS[2:]]
+    monitor = Monitor(
+        ScriptedInventory([reading(*found)]), tell=ears, observer=ears, dynamic_mig=GpuChoice.parse("0,1")
+    )
+    task = asyncio.create_task(monitor.run())
+    await until(lambda: "partitioned for claims: gpu-1" in caplog.messages)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    ((reason, message, warning),) = ears.told
+    assert (reason, warning) == ("InventoryProblem", True)
+    assert message.startswith("gpu-0: no partitions: its MIG mode is off, and turning it on takes a reset")
+
+
+async def test_a_gpu_in_mig_mode_without_mig_devices_is_told_when_it_comes_to_that(ears: Ears) -> None:
+    off = MigState(enabled=False, pending=False, switches_at_once=True, memory_slices=8)
+    before, after = (replace(GPUS[0], mig=mig) for mig in (off, replace(off, enabled=True, pending=True)))
+    others = [replace(GPUS[1], mig=off), *GPUS[2:]]
+    inventory = ScriptedInventory([reading(before, *others), reading(after, *others)])
+    monitor = Monitor(inventory, tell=ears, observer=ears, resync=0.001)
+    task = asyncio.create_task(monitor.run())
+    await until(lambda: bool(ears.told) and inventory.reads > 5)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    ((reason, message, warning),) = ears.told
+    assert (reason, warning) == ("InventoryProblem", True)
+    assert message.startswith("gpu-0: not offered: its MIG mode is on, and there is no MIG device on it")
+
+
 async def test_an_unchanged_reading_wakes_nobody(ears: Ears) -> None:
     inventory = ScriptedInventory([reading(*GPUS)])
     async with watching(inventory, ears, resync=0.001) as (monitor, seen):
