@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,19 @@ if TYPE_CHECKING:
 
     Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
     Serve = Callable[[Handler], Awaitable[KubeClient]]
+
+NODES = "/api/v1/nodes"
+
+
+async def answer(body: bytes, status: int = 200, **headers: str) -> web.Response:
+    return web.Response(body=body, status=status, headers=headers)
+
+
+async def serve_versions(server: ApiServer, *versions: str) -> None:
+    """Restart the API server as one that serves these versions of `resource.k8s.io`."""
+    await server.stop()
+    server.store.features = replace(server.store.features, dra_versions=versions)
+    await server.start()
 
 
 @pytest.fixture

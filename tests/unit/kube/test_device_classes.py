@@ -9,7 +9,7 @@ import pytest
 from driver.kube.device_classes import DeviceClasses
 from driver.kube.resources import ResourceApi
 from driver.localcluster.apiserver import ApiServer, Fault
-from tests.unit.kube.test_resources import serve_versions
+from tests.unit.kube.conftest import serve_versions
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +10,7 @@ from driver.errors import ApiConflictError, ApiError, ApiInvalidError, ApiNotFou
 from driver.kube.client import KubeClient
 from driver.kube.resources import PARTITIONABLE_SINCE, ResourceApi
 from driver.localcluster.apiserver import ApiServer, Fault, Features
+from tests.unit.kube.conftest import serve_versions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,13 +27,6 @@ SPEC = {
 }
 SLICE = {"metadata": {"generateName": "00-"}, "spec": SPEC}
 OWN = "spec.driver=gpu.nvidia.com,spec.nodeName=n"
-
-
-async def serve_versions(server: ApiServer, *versions: str) -> None:
-    """Restart the API server as one that serves these versions."""
-    await server.stop()
-    server.store.features = replace(server.store.features, dra_versions=versions)
-    await server.start()
 
 
 @pytest.mark.parametrize(
