@@ -1,12 +1,11 @@
-"""Kubernetes' CEL types `Quantity` and `Semver`, and their functions; and those that search in strings. Pure.
+"""Kubernetes' CEL types `Quantity` and `Semver`, and their functions. Pure.
 
-Source: https://kubernetes.io/docs/reference/using-api/cel/ (quantity, semver and regex libraries). Both types are
-messages that hold the exact value, so that CEL's own `==` and `in` compare them by value (`1Gi` is `1024Mi`).
+Source: https://kubernetes.io/docs/reference/using-api/cel/ (quantity and semver libraries). Both types are messages
+that hold the exact value, so that CEL's own `==` and `in` compare them by value (`1Gi` and `1024Mi` are equal).
 """
 
 from __future__ import annotations
 
-import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +97,7 @@ def _functions() -> list[Any]:
             ),
         ),
     ]
-    return [*declared, *_comparisons(), *_arithmetic(), *_parts(), *_searches()]
+    return [*declared, *_comparisons(), *_arithmetic(), *_parts()]
 
 
 def _comparisons() -> list[Any]:
@@ -144,27 +143,6 @@ def _parts() -> list[Any]:
     ]
 
 
-def _searches() -> list[Any]:
-    """Declare Kubernetes' regex library: `find` is empty where nothing matches; `findAll` takes a limit."""
-    text, many = [T.STRING, T.STRING], T.List(T.STRING)
-    return [
-        _function("find", _member(text, T.STRING, lambda value, pattern: next(iter(_found(value, pattern)), ""))),
-        _function(
-            "findAll",
-            _member(text, many, _found),
-            _member(
-                [*text, T.INT],
-                many,
-                lambda value, pattern, most: _found(value, pattern)[: most if most >= 0 else None],
-            ),
-        ),
-    ]
-
-
-def _found(value: str, pattern: str) -> list[str]:
-    return [match[0] for match in re.finditer(pattern, value, re.ASCII)]
-
-
 def _function(name: str, *overloads: Callable[[str], Any]) -> Any:
     return cel.FunctionDecl(name, [overload(f"{name}_{index}") for index, overload in enumerate(overloads)])
 
@@ -175,8 +153,7 @@ def _overload(parameters: list[Any], returns: Any, impl: Callable[..., Any]) -> 
 
 def _member(parameters: list[Any], returns: Any, impl: Callable[..., Any] | None) -> Callable[[str], Any]:
     def declared(name: str) -> Any:
-        kinds = ((QUANTITY, "quantity"), (SEMVER, "semver"))  # types can't be keys
-        kind = next((word for type_, word in kinds if parameters[0] == type_), "string")
+        kind = "quantity" if parameters[0] == QUANTITY else "semver"
         return cel.Overload(f"{kind}_{name}", returns, parameters, is_member=True, impl=impl)
 
     return declared
