@@ -41,6 +41,9 @@ def path_of(item: Object) -> str:
     return f"{collection(item['kind'], item['metadata'].get('namespace', ''))}/{item['metadata']['name']}"
 
 
+_LONGEST_SILENCE = 600.0  # seconds without a line in a log
+
+
 class Api(KubeClient):
     """What a suite needs beyond an agent."""
 
@@ -51,6 +54,7 @@ class Api(KubeClient):
 
     async def log(self, pod_path: str, container: str) -> AsyncGenerator[str]:
         """Yield a container's log as it grows, until the container ends."""
-        async with aclosing(self._open().stream(f"{pod_path}/log?container={container}&follow=true")) as chunks:
+        path = f"{pod_path}/log?container={container}&follow=true"
+        async with aclosing(self._open().stream(path, silence=_LONGEST_SILENCE)) as chunks:
             async for chunk in chunks:
                 yield chunk.decode(errors="replace")

@@ -55,7 +55,7 @@ def parse(raw: bytes, content_type: str, *, others: tuple[str, ...] = ()) -> Any
         raise unsupported_media_type(kind, ("application/json", "application/yaml", *others))
     try:
         return json.loads(raw, parse_constant=_no_constant, object_pairs_hook=from_pairs)
-    except (ValueError, RecursionError) as exc:
+    except ValueError as exc:
         raise bad_request(f"couldn't get version/kind; json parse error: {exc}") from exc
 
 
