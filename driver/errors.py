@@ -65,6 +65,10 @@ class InventoryError(TemporaryError):
     """The inventory as a whole can't be read now (library missing, initialisation failed, call timed out)."""
 
 
+class GpuLostError(PermanentError):
+    """A GPU has fallen off the bus, or is not there: it takes a reset or a reboot, which undoes all that was set."""
+
+
 class MigError(PermanentError):
     """A MIG operation can't be done: the placement is taken, the profile not offered, a reset would be needed."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from driver.claims.effect import ComputeMode, Effect, Key, MigMode, MpsDaemon, Partition, TimeSlice
-from driver.errors import ClaimRefusedError, DeviceNotReadyError, DriverError, MigError
+from driver.errors import ClaimRefusedError, DeviceNotReadyError, DriverError, GpuLostError, MigError
 from driver.inventory import mig_rules
 from driver.sharing.base import DEFAULT_TIME_SLICE
 from driver.sharing.limits import mps_spec
@@ -85,10 +85,19 @@ class EffectRunner:
         return effect
 
     async def undo(self, effect: Effect) -> None:
-        """Bring about what was there before.
+        """Bring about what was there before. Nothing is left of what was done to a GPU that is lost.
+
+        Its pods must end before anybody can drain the node and reset the GPU. Should it come back as it was, its MIG
+        device is a stray: the ledger still knows it.
 
         :raises DriverError: it could not be done now; it may be called again.
         """
+        try:
+            await self._undo(effect)
+        except GpuLostError as exc:
+            log.warning("%s is not undone: the reset that the GPU needs will do that: %s", type(effect).__name__, exc)
+
+    async def _undo(self, effect: Effect) -> None:
         match effect:
             case MigMode():
                 if effect.found is not None:

@@ -5,7 +5,8 @@ All instances of the driver on a node share the directory (rolling update), so t
 the engine's own thread.
 
 - `quarantine/<uid>.<n>.json` holds the bytes of records that could not be read, until somebody settles them: a new
-  record for the claim, an unprepare, or a person who removes the file.
+  record for the claim, an unprepare, another boot, or a person who removes the file. Then they are `….settled`.
+- `boot` holds the id of the boot in which the driver ran last.
 - `spare/` has removed records that the next ones are written over (`driver.files.Spares`).
 - `lock` is the lock file, and holds the moments of the last unprepares (`claims.lockfile`).
 """

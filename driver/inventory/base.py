@@ -97,14 +97,14 @@ class Inventory(Protocol):
 class Partitioner(Protocol):
     """Changes MIG on the node's GPUs; inventories implement it. Every call is safe to repeat.
 
-    All raise `InventoryError` if NVML does not answer in time, `DeviceNotReadyError` for what may pass, and
-    `MigError` for what does not.
+    All raise `InventoryError` if NVML does not answer in time, `DeviceNotReadyError` for what may pass, `GpuLostError`
+    if the GPU is not there (any more), and `MigError` for what else does not pass.
     """
 
     async def mig_state(self, gpu_uuid: str) -> MigState:
         """Observe the MIG mode and the instances of one GPU now, GPU instances without a compute instance included.
 
-        :raises MigError: the GPU has no MIG, or there is no such GPU.
+        :raises MigError: the GPU has no MIG.
         """
         ...
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from driver.errors import DeviceNotReadyError, InventoryError, MigError
+from driver.errors import DeviceNotReadyError, GpuLostError, InventoryError, MigError
 from driver.inventory.mig_rules import check_mode
 
 if TYPE_CHECKING:
@@ -107,9 +107,9 @@ class FakePartitioner:
 
     def _check_there(self, gpu_uuid: str) -> None:
         if gpu_uuid not in self._uuids:
-            raise MigError(f"{gpu_uuid}: there is no such GPU")
+            raise GpuLostError(f"{gpu_uuid}: there is no such GPU")
         if self._faults().of(gpu_uuid).lost:
-            raise MigError(f"{gpu_uuid}: the GPU is lost")
+            raise GpuLostError(f"{gpu_uuid}: the GPU is lost")
 
     def _board(self, gpu_uuid: str) -> Board:
         self._check_there(gpu_uuid)

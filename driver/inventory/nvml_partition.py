@@ -1,7 +1,8 @@
 """Changing MIG through NVML. Every function runs on the NVML thread, and maps NVML's errors to the driver's.
 
-What may pass by itself (in use, not ready) is a `DeviceNotReadyError`, an NVML that has ended an `InventoryError`, and
-everything else a `MigError`. All or nothing: what was begun and failed is undone, or the error says what is left.
+What may pass by itself (in use, not ready) is a `DeviceNotReadyError`, an NVML that has ended an `InventoryError`, a
+GPU that is not there any more a `GpuLostError`, and everything else a `MigError`. All or nothing: what was begun and
+failed is undone, or the error says what is left.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import contextlib
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from driver.errors import DeviceNotReadyError, DriverError, InventoryError, MigError
+from driver.errors import DeviceNotReadyError, DriverError, GpuLostError, InventoryError, MigError
 from driver.inventory.mig_rules import check_creation, check_mode, needs_reset
 from driver.inventory.nvml_instances import compute_instances, compute_profiles, gpu_instances, offered
 from driver.inventory.nvml_mig import mig_devices
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from driver.model.mig import MigProfile, MigState
 
+_LOST = "NVML_ERROR_GPU_IS_LOST"
 _PASSING = ("NVML_ERROR_IN_USE", "NVML_ERROR_NOT_READY", "NVML_ERROR_TIMEOUT")
 _RESET = ("NVML_ERROR_RESET_REQUIRED", "NVML_SUCCESS")  # success, but the mode is as before
 
@@ -89,7 +91,7 @@ def _opened(api: Any, gpu_uuid: str, what: str) -> Iterator[GpuQuery]:
     try:
         gpu.handle = gpu.call_or(None, "nvmlDeviceGetHandleByUUID", gpu_uuid, absent=(NOT_FOUND, INVALID_ARGUMENT))
         if gpu.handle is None:
-            raise MigError(f"{gpu_uuid}: there is no such GPU")
+            raise GpuLostError(f"{gpu_uuid}: there is no such GPU")
         yield gpu
     except (api.NVMLError, GpuRefusedError, UnicodeDecodeError) as exc:
         raise _error(gpu, gpu_uuid, what, exc) from exc
@@ -175,6 +177,8 @@ def _error(gpu: GpuQuery, gpu_uuid: str, what: str, exc: Any) -> DriverError:
         return MigError(message)
     if ends_session(gpu.api, exc):
         return InventoryError(message)
+    if is_one_of(gpu.api, exc, (_LOST,)):
+        return GpuLostError(message)
     if is_one_of(gpu.api, exc, _PASSING):
         return DeviceNotReadyError(f"{message}; processes may use it, try again when they have ended")
     if is_one_of(gpu.api, exc, (NO_PERMISSION,)):

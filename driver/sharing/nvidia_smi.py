@@ -1,8 +1,8 @@
 """nvidia-smi: runs it for one GPU and tells from its answer what went wrong.
 
 There is no NVML call for time slices, so there is no way around the tool. Its manual (nvidia-smi(1), RETURN VALUE)
-gives status 3 to what a GPU does not support and 4 to a lack of permission; but some settings that a GPU lacks end
-with "Treating as warning and moving on." and status 0, so the words count too.
+gives status 3 to what a GPU does not support, 4 to a lack of permission, 6 and 15 to a GPU that is not there; but some
+settings that a GPU lacks end with "Treating as warning and moving on." and status 0, so the words count too.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from driver.errors import GpuToolError, PermanentError, SettingNotSupportedError
+from driver.errors import GpuLostError, GpuToolError, PermanentError, SettingNotSupportedError
 
 if TYPE_CHECKING:
     from driver.sharing.tools import Output, Tools
 
 PROGRAM = "nvidia-smi"
 _UNSUPPORTED, _NO_PERMISSION = 3, 4
+_LOST = (6, 15)  # "a query to find an object was unsuccessful", "the GPU has fallen off the bus"
 _NOT_SUPPORTED = re.compile(r"not[ _]?supported|unsupported", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"insufficient permissions|do(es)? not have permission", re.IGNORECASE)
 _GPU = re.compile(r"GPU-[0-9A-Za-z-]+", re.ASCII)
@@ -35,6 +36,7 @@ class NvidiaSmi:
         :raises DeviceNotReadyError: there is no nvidia-smi (yet).
         :raises GpuToolError: it failed, or hung and was killed.
         :raises SettingNotSupportedError: it says that the GPU doesn't support this.
+        :raises GpuLostError: it says that the GPU is not there any more.
         :raises PermanentError: it lacks permissions.
         """
         if not _GPU.fullmatch(gpu_uuid):
@@ -52,6 +54,8 @@ def _check(output: Output, what: str) -> None:
         raise SettingNotSupportedError(f"{what}: this GPU or its driver does not support it: {said.strip()}")
     if output.status == _NO_PERMISSION or _FORBIDDEN.search(output.text):
         raise PermanentError(f"{what}: not permitted, the agent has to run as root on the node: {output.last_line}")
+    if output.status in _LOST:
+        raise GpuLostError(f"{what}: the GPU is not there any more: {output.last_line}")
     if output.status < 0:
         raise GpuToolError(f"{what}: killed by signal {-output.status}: {output.last_line}")
     if output.status:

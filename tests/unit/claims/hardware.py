@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from driver.errors import DriverError, MigError
+from driver.errors import DriverError, GpuLostError, MigError
 from driver.model.device import Gpu
 from driver.model.mig import MigInstance, MigState, Placement
 from driver.sharing.base import client_edits
@@ -41,6 +41,7 @@ class Hardware:
         self.daemons: dict[str, MpsSpec] = {}
         self.log: list[str] = []
         self.fails: dict[str, int] = {}
+        self.lost: set[str] = set()
         self.gates: dict[str, tuple[asyncio.Event, asyncio.Event]] = {}  # says that it arrived, waits to go on
         self._numbers = itertools.count(1)
 
@@ -62,15 +63,22 @@ class Hardware:
 
     def _enter(self, what: str) -> None:
         self.log.append(what)
+        self.check(*what.split()[1:2])
         operation = what.split()[0]
         left = self.fails.get(operation, 0)
         if left:
             self.fails[operation] = left - 1
             raise MigError(f"{operation} failed on demand")
 
+    def check(self, *gpus: str) -> None:
+        """Fail for a GPU that has fallen off the bus."""
+        if self.lost & set(gpus):
+            raise GpuLostError("it has fallen off the bus")
+
     # Partitioner
 
     async def mig_state(self, gpu_uuid: str) -> MigState:
+        self.check(gpu_uuid)
         enabled = self.enabled.get(gpu_uuid, False)
         return MigState(
             enabled=enabled,

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from driver.claims.gpu_locks import GpuLocks
-from driver.errors import ClaimRefusedError, DeviceHeldError, DeviceNotReadyError, DriverError, MigError, StateBusyError
+from driver.errors import (
+    ClaimRefusedError,
+    DeviceHeldError,
+    DeviceNotReadyError,
+    DriverError,
+    GpuLostError,
+    MigError,
+    StateBusyError,
+)
 from driver.model.mig import Placement
 from tests.unit.claims.bench import EMPTY, MPS, Bench, config, part
 from tests.unit.claims.hardware import dynamic_gpu
@@ -292,3 +300,40 @@ async def test_a_hung_instance_that_keeps_a_gpu_collects_no_tries_and_is_named(
     assert await bench.unprepare(1) is None
     assert isinstance(await bench.prepare(2), tuple)
     assert bench.hardware.picture() == ({"GPU-0": [Placement(1, 1)]}, {}, ["GPU-0"], {}, {}, [])
+
+
+async def test_K2_a_claim_on_a_gpu_that_fell_off_the_bus_is_unprepared(bench: Bench) -> None:
+    """Its pod must end: the node can't be drained for the reset before."""
+    bench.claims.add(claim(1, result(part(0)), config=config(MPS, "MigDeviceConfig")))
+    bench.claims.add(claim(2, result("gpu-1"), config=config(MPS)))
+    assert all(isinstance(answer, tuple) for answer in await bench.prepare(1, 2))
+    bench.hardware.lost = {"GPU-0", "GPU-1"}
+    assert await bench.unprepare(1, 2) == [None, None]
+    assert bench.node.leftovers() == []
+    assert not bench.hardware.daemons
+    bench.hardware.lost.clear()  # it was no reset: what was made is still there
+    assert bench.hardware.picture() == (
+        {"GPU-0": [Placement(0, 1)]},
+        {},
+        ["GPU-0"],
+        {"GPU-1": "EXCLUSIVE_PROCESS"},
+        {},
+        [],
+    )
+    await bench.engine.reconcile()
+    assert not bench.hardware.instances["GPU-0"]
+
+
+async def test_a_gpu_that_falls_off_the_bus_between_plan_and_effect_leaves_no_record(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = bench.hardware.create_mig
+
+    async def vanish(*arguments: Any) -> MigInstance:
+        bench.hardware.lost = {"GPU-0"}
+        return await create(*arguments)
+
+    monkeypatch.setattr(bench.hardware, "create_mig", vanish)
+    bench.claims.add(claim(1, result(part(0))))
+    assert isinstance(await bench.prepare(1), GpuLostError)
+    assert bench.node.leftovers() == []

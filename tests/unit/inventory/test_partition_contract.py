@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from driver.errors import DeviceNotReadyError, InventoryError, MigError
+from driver.errors import DeviceNotReadyError, GpuLostError, InventoryError, MigError
 from driver.inventory.profiles import load_products
 from driver.model.mig import Placement
 from tests.nvml.fake_nvml import COMPILER
@@ -267,14 +267,17 @@ async def test_instances_are_in_the_way_of_the_mode(rig_of):
 
 async def test_M4_no_mig_and_no_such_gpu(rig_of):
     rig = rig_of("l4")
-    for uuid, message in ((await rig.uuid(), "has no MIG"), ("GPU-none", "GPU-none: there is no such GPU")):
-        with pytest.raises(MigError, match=message):
+    for uuid, error, message in (
+        (await rig.uuid(), MigError, "has no MIG"),
+        ("GPU-none", GpuLostError, "GPU-none: there is no such GPU"),
+    ):
+        with pytest.raises(error, match=message):
             await rig.inventory.mig_state(uuid)
-        with pytest.raises(MigError, match=message):
+        with pytest.raises(error, match=message):
             await rig.inventory.set_mig_mode(uuid, True)
-        with pytest.raises(MigError, match=message):
+        with pytest.raises(error, match=message):
             await rig.inventory.create_mig(uuid, 19, Placement(0, 1))
-    with pytest.raises(MigError, match="no such GPU"):
+    with pytest.raises(GpuLostError, match="no such GPU"):
         await rig.inventory.destroy_mig("GPU-none", Placement(0, 1))
 
 
@@ -282,9 +285,9 @@ async def test_a_lost_gpu_costs_itself_only(rig_of):
     rig = rig_of("h100@mig,h100@mig")
     lost, other = await rig.uuid(0), await rig.uuid(1)
     rig.lost()
-    with pytest.raises(MigError, match=lost):
+    with pytest.raises(GpuLostError, match=lost):
         await rig.inventory.create_mig(lost, 9, Placement(4, 4))
-    with pytest.raises(MigError, match=lost):
+    with pytest.raises(GpuLostError, match=lost):
         await rig.inventory.destroy_mig(lost, Placement(4, 4))
     await rig.inventory.create_mig(other, 9, Placement(4, 4))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from driver.errors import DeviceNotReadyError, GpuToolError, PermanentError, SettingNotSupportedError
+from driver.errors import DeviceNotReadyError, GpuLostError, GpuToolError, PermanentError, SettingNotSupportedError
 from driver.sharing.compute_mode import ComputeModes
 from driver.sharing.nvidia_smi import NvidiaSmi
 from driver.sharing.timeslice import TimeSlices, parse_level
@@ -61,6 +61,13 @@ async def test_a_failure_says_gpu_command_status_and_last_words(driver: FakeDriv
 async def test_a_lack_of_permission_is_permanent(driver: FakeDriver, status: int, say: str) -> None:
     driver.control(nvidia_smi={"status": status, "say": say})
     with pytest.raises(PermanentError, match="not permitted"):
+        await TimeSlices(NvidiaSmi(driver.tools())).set(GPU, 1)
+
+
+@pytest.mark.parametrize("status", [6, 15])
+async def test_a_gpu_that_is_not_there_any_more_is_lost(driver: FakeDriver, status: int) -> None:
+    driver.control(nvidia_smi={"status": status, "say": "No devices were found"})
+    with pytest.raises(GpuLostError, match=rf"GPU {GPU}: .* is not there any more: No devices were found"):
         await TimeSlices(NvidiaSmi(driver.tools())).set(GPU, 1)
 
 
