@@ -156,7 +156,7 @@ def _device_of(recorded: RecordedDevice, record: Record, snapshot: Snapshot) -> 
     if device is None or device.gpu.uuid != recorded.holding.gpu_uuid:
         raise DeviceNotReadyError(f"device {recorded.holding.device} is not there any more")
     if isinstance(device, MigPartition):
-        made = next((one for one in record.effects if isinstance(one, Partition) and one.device == device.name), None)
+        made = record.partition(device.name)
         if made is not None and made.uuid:
             return MigDevice(gpu=device.gpu, instance=_instance(device, made))
         return device.made or device  # admin access sees what another claim has made

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from driver.claims.effect import MpsDaemon, Partition
+from driver.claims.effect import MpsDaemon
 from driver.model import names
 from driver.model.device import MigDevice, MigPartition
 from driver.model.ownership import ALL_DRA, Owner
@@ -110,10 +110,7 @@ def _timed(condition: JsonObject, times: Mapping[tuple[str, str], str], now: str
 def _data(record: Record, device: RecordedDevice, current: Device | None) -> JsonObject:
     holding = device.holding
     placement = holding.placement
-    made = next(
-        (one for one in record.effects if isinstance(one, Partition) and one.device == holding.device and one.uuid),
-        None,
-    )
+    made = record.partition(holding.device)
     uuid = holding.gpu_uuid if placement is None else made.uuid if made is not None else ""
     if isinstance(current, MigDevice):
         uuid = uuid or current.instance.uuid

@@ -25,7 +25,7 @@ from driver.model.mig import Placement
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from driver.claims.effect import Effect
+    from driver.claims.effect import Effect, Partition
 
 T = TypeVar("T")
 
@@ -91,6 +91,10 @@ class Record:
     def holdings(self) -> tuple[Holding, ...]:
         """What the claim holds."""
         return tuple(device.holding for device in self.devices)
+
+    def partition(self, device: str) -> Partition | None:
+        """Return the MIG device that the claim makes of a device, if it makes one; without a UUID until it is made."""
+        return next((one for one in self.effects if isinstance(one, effect.Partition) and one.device == device), None)
 
 
 def encode(record: Record) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driver.claims.effect import Partition
 from driver.model.device import MigDevice
 from driver.model.holder import ClaimedDevice, Holder
 
@@ -39,9 +38,9 @@ def uuid_of(record: Record, device: RecordedDevice, snapshot: Snapshot) -> str:
     holding = device.holding
     if holding.placement is None:
         return holding.gpu_uuid
-    made = [one for one in record.effects if isinstance(one, Partition) and one.device == holding.device]
-    if made:
-        return made[0].uuid
+    made = record.partition(holding.device)
+    if made is not None:
+        return made.uuid
     known = snapshot.device(holding.device)
     return known.instance.uuid if isinstance(known, MigDevice) and known.gpu.uuid == holding.gpu_uuid else ""
 

@@ -46,7 +46,7 @@ def enter(arguments: list[str]) -> None:
             config = json.load(file)
         process = config["process"]
         if mode == "plain":
-            _enter_plain(mode, config)
+            _enter_plain(config)
         else:
             rootfs.join(pid, user_namespace=mode == "user")
         os.chdir(process.get("cwd") or "/")
@@ -72,8 +72,7 @@ def _run(mode: str, bundle: str, name: str, config: dict[str, Any]) -> None:
     state = {"ociVersion": config["ociVersion"], "id": name, "status": "creating", "pid": os.getpid(), "bundle": bundle}
     for stage in ("prestart", "createRuntime"):
         _run_hooks(hooks.get(stage, []), state)
-    enter = _enter_plain if mode == "plain" else _enter_namespaces
-    root = enter(mode, config)
+    root = _enter_plain(config) if mode == "plain" else _enter_namespaces(mode, config)
     _run_hooks(hooks.get("createContainer", []), state)
     if mode != "plain":
         os.chroot(root)
@@ -92,7 +91,7 @@ def _enter_namespaces(mode: str, config: dict[str, Any]) -> str:
     return rootfs.build(base, config["mounts"], config["linux"]["devices"])
 
 
-def _enter_plain(mode: str, config: dict[str, Any]) -> str:
+def _enter_plain(config: dict[str, Any]) -> str:
     """Link what would be mounted below the root, and prepend the directories that got programs or libraries."""
     root: str = config["root"]["path"]
     found: dict[str, list[str]] = {}
