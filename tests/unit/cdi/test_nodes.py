@@ -75,6 +75,8 @@ def test_display_nodes_of_the_gpus_own_pci_id(node, by):
         for name in ("card1", "renderD129", "controlD65"):
             (node.sys / "bus/pci/devices/0000:60:00.0/drm" / name).mkdir(parents=True)
     else:
+        if (node.root / "dev/dri/card1").is_symlink():
+            pytest.skip("device nodes take root's rights")
         node.link("dev/dri/by-path/pci-0000:60:00.0-card", "../card1")
         node.link("dev/dri/by-path/pci-0000:60:00.0-render", "../renderD129")
         node.link("dev/dri/by-path/pci-0000:61:00.0-card", "../card2")

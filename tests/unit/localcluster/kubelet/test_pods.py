@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from datetime import UTC, datetime
@@ -262,6 +263,9 @@ async def test_a_failing_liveness_probe_restarts_the_container(bench: Bench) -> 
     assert any("failed liveness probe" in text for text in bench.events("Killing"))
 
 
+@pytest.mark.skipif(
+    os.geteuid() != 0 and sys.executable.startswith("/tmp/"), reason="a container has a /tmp of its own: no Python"
+)
 async def test_an_http_probe(bench: Bench, unused_tcp_port: int) -> None:
     probe = {
         "httpGet": {"path": "/x", "port": "web"},
