@@ -15,6 +15,7 @@ from driver.claims.toleration import Toleration
 from driver.config.parameters import OpaqueConfig
 from driver.errors import ClaimRefusedError, InvalidValueError
 from driver.model import names
+from driver.model.decode import boolean
 
 MAX_RESULTS: Final = 32
 """Most results of an allocation (`AllocationResultsMaxSize` of resource.k8s.io)."""
@@ -120,14 +121,11 @@ def _result(item: Mapping[str, Any], path: str) -> Result:
     share = item.get("shareID")
     if share is not None:
         share = names.check_share_id(_text(item, "shareID", path), f"{path}.shareID")
-    admin = item.get("adminAccess") or False
-    if not isinstance(admin, bool):
-        raise InvalidValueError(f"{path}.adminAccess", admin, "true or false")
     return Result(
         request=_text(item, "request", path),
         pool=_text(item, "pool", path),
         device=device,
-        admin_access=admin,
+        admin_access=boolean(item.get("adminAccess") or False, f"{path}.adminAccess"),
         share_id=share,
         consumed_capacity=_object(item, "consumedCapacity", path, optional=True),
         tolerations=tuple(_toleration(one) for one in _list(item, "tolerations", f"{path}.tolerations")),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from driver.errors import InvalidValueError
 from driver.model import quantity
+from driver.model.decode import boolean, integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -91,17 +92,9 @@ def whole_number(minimum: int, maximum: int) -> Kind:
     """Return the kind of a whole number within bounds."""
 
     def number(value: object, path: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-            raise InvalidValueError(path, value, f"a whole number from {minimum} to {maximum}")
-        return value
+        return integer(value, path, minimum, maximum)
 
     return Kind(decode=number, schema={"type": "integer", "minimum": minimum, "maximum": maximum})
-
-
-def _flag(value: object, path: str) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidValueError(path, value, "true or false")
-    return value
 
 
 def _memory(value: object, path: str) -> int:
@@ -122,7 +115,7 @@ def _by_device(value: object, path: str) -> Mapping[str, int]:
     return MappingProxyType({key: _memory(limit, f"{path}[{key}]") for key, limit in value.items()})
 
 
-FLAG: Final = Kind(decode=_flag, schema={"type": "boolean"})
+FLAG: Final = Kind(decode=boolean, schema={"type": "boolean"})
 MEMORY: Final = Kind(
     decode=_memory,
     # That a string is at least 1Mi is more than a pattern can say.

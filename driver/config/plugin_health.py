@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from driver.errors import InvalidValueError
-from driver.model.decode import integer
+from driver.model.decode import boolean, integer
 from driver.model.health import Severity
 from driver.model.health_facts import Kind
 from driver.model.health_rules import MAX_XID, Rule, Rules
@@ -102,8 +102,7 @@ def _critical(rule: Rule) -> Rule:
 
 def _from_file(fields: Fields) -> HealthFlags:
     disabled = fields.take("disabled", None)
-    if disabled is not None and not isinstance(disabled, bool):
-        raise InvalidValueError(fields.at("disabled"), disabled, "must be true or false")
+    off = disabled is not None and boolean(disabled, fields.at("disabled"))
     ignored = _xids(fields, "ignoredXIDs")
     critical = _xids(fields, "criticalXIDs", word="all")
     events = tuple(_event_type(item, path) for item, path in fields.items("eventTypes", []))
@@ -111,7 +110,7 @@ def _from_file(fields: Fields) -> HealthFlags:
     both = sorted(set(ignored or ()) & set(critical or ()))
     if both:
         raise InvalidValueError(fields.at("criticalXIDs"), both, "must not be in ignoredXIDs too")
-    return HealthFlags(disabled=bool(disabled), ignored_xids=ignored or (), critical_xids=critical, event_types=events)
+    return HealthFlags(disabled=off, ignored_xids=ignored or (), critical_xids=critical, event_types=events)
 
 
 def _xids(fields: Fields, key: str, word: str = "") -> tuple[int, ...] | None:
