@@ -9,12 +9,13 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from driver.localcluster.scheduler import allocator, celvalues, consumption, devices
+from driver.localcluster.scheduler import allocator, celvalues, consumption
 from driver.localcluster.scheduler.devices import Policy
 from driver.localcluster.scheduler.outcome import Allocation, Unsatisfiable
 from driver.localcluster.scheduler.state import AllocatedState
 from driver.model import quantity
 from tests.examples import examples
+from tests.unit.localcluster.support import pools_of
 
 DRIVER = "gpu.nvidia.com"
 NODE = {"metadata": {"name": "a"}}
@@ -100,7 +101,7 @@ def allocate(wanted, pools, state):
 @given(slices(), claims)
 @settings(max_examples=examples(150))
 def test_nothing_is_ever_handed_out_twice_or_overdrawn(made, steps):
-    pools = devices.gather(made)
+    pools = pools_of(made)
     known = {item.id: item for item in pools[0].devices}
     state, held = AllocatedState(), {}
     for item, (victim, leaves) in steps:
@@ -109,7 +110,7 @@ def test_nothing_is_ever_handed_out_twice_or_overdrawn(made, steps):
             del held[uid]
             state.drop(uid)
         outcome = allocate([item], pools, state)
-        assert outcome == allocate([item], devices.gather(made), state)
+        assert outcome == allocate([item], pools_of(made), state)
         if isinstance(outcome, Unsatisfiable):
             continue
         stored = {**item, "status": {"allocation": outcome.claims[f"n/{item['metadata']['uid']}"]}}
@@ -161,7 +162,7 @@ def test_a_way_is_found_exactly_if_there_is_one_and_it_is_the_first(values, coun
     ]
     pool = {"name": "a", "generation": 1, "resourceSliceCount": 1}
     body = {"driver": DRIVER, "nodeName": "a", "pool": pool, "devices": found}
-    pools = devices.gather([{"metadata": {"name": "1"}, "spec": body}])
+    pools = pools_of([{"metadata": {"name": "1"}, "spec": body}])
     constraint = {"distinctAttribute" if distinct else "matchAttribute": f"{DRIVER}/x"}
     wanted = {
         "metadata": {"namespace": "n", "name": "c", "uid": "c"},

@@ -97,18 +97,6 @@ def qualify(driver: str, name: str) -> Name:
     return (domain, identifier) if slash else (driver, name)
 
 
-def gather(slices: Iterable[Object]) -> tuple[Pool, ...]:
-    """Make pools of ResourceSlices, ordered by driver and name.
-
-    :raises InvalidValueError: if a slice has a quantity that is none.
-    """
-    by_pool: dict[tuple[str, str], list[Object]] = {}
-    for obj in slices:
-        spec = obj["spec"]
-        by_pool.setdefault((spec["driver"], spec["pool"]["name"]), []).append(obj)
-    return tuple(make_pool(*key, by_pool[key]) for key in sorted(by_pool))
-
-
 def make_pool(driver: str, name: str, slices: Iterable[Object]) -> Pool:
     """Make one pool: the slices of the highest generation by name, complete if all of them are there.
 

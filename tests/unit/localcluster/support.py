@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from driver.localcluster.apiserver.store import Store
 from driver.localcluster.scheduler import cel
+from driver.localcluster.scheduler.devices import make_pool
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from driver.localcluster.apiserver.features import Features
     from driver.localcluster.apiserver.objects import Object
+    from driver.localcluster.scheduler.devices import Pool
 
 DRIVER = "gpu.nvidia.com"
 NAMESPACE = "work"
@@ -35,6 +39,14 @@ def node(name: str, allocatable: dict[str, str] | None = None, **spec: Any) -> O
 def device_class(name: str = DRIVER, *expressions: str, **spec: Any) -> Object:
     selectors = [{"cel": {"expression": item}} for item in expressions or (f"device.driver == '{DRIVER}'",)]
     return {"metadata": {"name": name}, "spec": {"selectors": selectors, **spec}}
+
+
+def pools_of(slices: Iterable[Object]) -> tuple[Pool, ...]:
+    """Make pools of ResourceSlices, ordered by driver and name."""
+    by_pool: dict[tuple[str, str], list[Object]] = {}
+    for item in slices:
+        by_pool.setdefault((item["spec"]["driver"], item["spec"]["pool"]["name"]), []).append(item)
+    return tuple(make_pool(*key, by_pool[key]) for key in sorted(by_pool))
 
 
 def device(name: str, memory: str = "80Gi", **extra: Any) -> Object:

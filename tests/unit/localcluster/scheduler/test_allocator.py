@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.localcluster.scheduler import allocator, devices, diagnosis
+from driver.localcluster.scheduler import allocator, diagnosis
 from driver.localcluster.scheduler.outcome import Allocation, SchedulerError, Unsatisfiable
 from driver.localcluster.scheduler.state import AllocatedState
 from tests.unit.localcluster import support
@@ -24,7 +24,7 @@ class Cluster:
     """Allocates claim after claim on one node."""
 
     def __init__(self, *slices, classes=(), node=NODE):
-        self.pools = devices.gather(slices)
+        self.pools = support.pools_of(slices)
         self.classes = {item["metadata"]["name"]: item for item in (device_class(), *classes)}
         self.state = AllocatedState()
         self.node = node
