@@ -97,14 +97,14 @@ class _Host:
             os.mkdir(path, 0o755)
 
     def show(self, path: str) -> None:
-        """Make the host's `path` visible."""
+        """Make the host's `path` visible; what may not be entered, such as another user's `/root`, is an empty one."""
         target = self.root + path
         if os.path.islink(path):
             os.symlink(os.readlink(path), target)
         elif not os.path.isdir(path):
             _touch(target, False)
             linux.mount(path, target, flags=linux.MS_BIND)
-        elif path not in _OWN:
+        elif path not in _OWN and os.access(path, os.X_OK):
             self._show_directory(path, target)
         else:
             _copy_directory(path, target)

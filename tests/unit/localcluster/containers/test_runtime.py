@@ -106,6 +106,14 @@ async def test_volumes_are_shared_and_read_only_ones_are_not_written(isolated: B
     assert end.code != 0
 
 
+@pytest.mark.skipif(os.access("/root", os.X_OK), reason="root's own directory may be entered")
+async def test_a_volume_below_a_directory_that_is_another_users(isolated: Bench) -> None:
+    volume = isolated.root / "volume"
+    volume.mkdir()
+    await isolated.sh("echo x > /root/.cache/hub/f", mounts=(bind(volume, "/root/.cache/hub"),))
+    assert (volume / "f").read_text(encoding="utf-8") == "x\n"
+
+
 async def test_shared_memory_can_be_a_volume(isolated: Bench) -> None:
     volume = isolated.root / "shm"
     volume.mkdir()
