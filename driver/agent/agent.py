@@ -89,7 +89,7 @@ class Agent:
         self._engine = ClaimEngine(
             state=self._claim_state(),
             claims=api,
-            used_claims=self._used_claims,
+            used_claims=self._pods.claims_in_use,
             runner=self._runner,
             locks=GpuLocks(settings.state / "gpus"),
         )
@@ -254,13 +254,6 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._plugin.run(), name="kubelet")
             tasks.create_task(self._upkeep.run(), name="upkeep")
-
-    async def _used_claims(self) -> frozenset[str] | None:
-        used = await self._pods.claims_in_use()
-        if used is None:
-            return None
-        records = await self._engine.records()
-        return frozenset(one.claim.uid for one in records if (one.claim.namespace, one.claim.name) in used)
 
     def _claim_state(self) -> ClaimState:
         settings = self._settings

@@ -34,6 +34,11 @@ class ClaimRef:
     name: str
     uid: str
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the kubelet's pod-resources API names a claim by: namespace and name."""
+        return self.namespace, self.name
+
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name} (uid {self.uid})"
 

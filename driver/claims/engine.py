@@ -33,6 +33,7 @@ from driver.claims.operations import (
     Undo,
     Unprepare,
     as_outcome,
+    do_all,
     within,
 )
 from driver.claims.recording import daemons
@@ -76,7 +77,7 @@ class ClaimSource(Protocol):
 
 
 class ClaimEngine:
-    """Prepares and unprepares claims. `used_claims` tells the UIDs of claims that pods on this node use now.
+    """Prepares and unprepares claims. `used_claims` tells (namespace, name) of the claims that pods on this node use.
 
     `used_claims` returns None where that can't be told (the kubelet is away); then no record is given up.
     """
@@ -86,7 +87,7 @@ class ClaimEngine:
         *,
         state: ClaimState,
         claims: ClaimSource,
-        used_claims: Callable[[], Awaitable[frozenset[str] | None]],
+        used_claims: Callable[[], Awaitable[frozenset[tuple[str, str]] | None]],
         runner: EffectRunner,
         locks: GpuLocks,
     ) -> None:
@@ -163,7 +164,7 @@ class ClaimEngine:
         """
         records = (*await self._turns.run(self._state.records), *await self._turns.run(self._state.doubtful))
         await self._remove_strays()
-        return sum(await _all(self._release_if_gone(record) for record in records))
+        return sum(await do_all(self._release_if_gone(record) for record in records))
 
     async def settle(self) -> int:
         """Undo what a crash left half done; return how many claims. Call when the devices answer.
@@ -176,7 +177,7 @@ class ClaimEngine:
         for record in half_done:
             log.warning("Undoing the preparation of claim %s, which a crash interrupted", record.claim)
         await self._remove_strays()
-        await _all(self._release(Unprepare(claim=record.claim, only_if=record)) for record in half_done)
+        await do_all(self._release(Unprepare(claim=record.claim, only_if=record)) for record in half_done)
         return len(half_done)
 
     async def resume(self) -> tuple[str, ...]:
@@ -255,14 +256,19 @@ class ClaimEngine:
             self._runner,
             self._locks,
             is_owned=lambda made: self._turns.run(lambda: self._state.owns(made)),
-            used_claims=self._used_claims,
+            may_be_used=self._uses_unrecorded,
         )
+
+    async def _uses_unrecorded(self) -> bool:
+        """Say whether a pod may use a claim whose record is lost."""
+        used = await self._used_claims()
+        return used is None or not used <= {record.claim.key for record in await self.records()}
 
     async def _release_if_gone(self, record: Record) -> bool:
         if not await self._is_gone(record):
             return False
         used = await self._used_claims()
-        if used is None or record.claim.uid in used:
+        if used is None or record.claim.key in used:
             return False
         log.warning("Claim %s is gone and no pod uses it: giving up its record", record.claim)
         await self._unprepare_once(Unprepare(claim=record.claim, only_if=record))
@@ -384,15 +390,3 @@ async def _each(refs: Sequence[ClaimRef], one: Callable[[ClaimRef], Awaitable[T]
         return {uid: await one(ref) for uid, ref in by_uid.items()}
     results = await asyncio.gather(*(one(ref) for ref in by_uid.values()))
     return dict(zip(by_uid, results, strict=True))
-
-
-async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Do all of them side by side; one that fails costs no other.
-
-    :raises DriverError: what failed, when all have ended.
-    """
-    outcomes = await asyncio.gather(*works, return_exceptions=True)
-    errors = [as_outcome(one) for one in outcomes if isinstance(one, Exception)]
-    if errors:
-        raise DriverError("; ".join(map(str, errors)))
-    return [one for one in outcomes if not isinstance(one, BaseException)]

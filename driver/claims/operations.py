@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from driver.claims.effect import gpus_of
 from driver.claims.record import PreparedDevice
 from driver.errors import DriverError, TemporaryError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
     from driver.claims.allocation import Allocation, ClaimRef
     from driver.claims.effect import Effect, Key
     from driver.claims.record import Record
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Answer = tuple[PreparedDevice, ...]
 
@@ -129,6 +132,18 @@ def as_outcome(error: Exception) -> DriverError:
         return error
     log.error("Internal error while changing claims", exc_info=error)
     return DriverError(f"internal error: {error!r}; see the driver's log")
+
+
+async def do_all(works: Iterable[Awaitable[T]]) -> list[T]:
+    """Do all of them side by side; one that fails costs no other.
+
+    :raises DriverError: what failed, when all have ended.
+    """
+    outcomes = await asyncio.gather(*works, return_exceptions=True)
+    errors = [as_outcome(one) for one in outcomes if isinstance(one, Exception)]
+    if errors:
+        raise DriverError("; ".join(map(str, errors)))
+    return [one for one in outcomes if not isinstance(one, BaseException)]
 
 
 def within(gpus: tuple[str, ...], outcome: Outcome) -> Outcome:

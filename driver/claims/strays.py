@@ -1,7 +1,7 @@
 """MIG devices of ours that no record owns any more: somebody removed the record, or it was garbage and settled by hand.
 
 Removed only if all of this is so: the ledger says that this driver made it in this boot, no record and no unreadable
-record may own it, no pod on the node uses a claim that ever had it, and what is there now is what was made. A device
+record may own it, no pod on the node uses a claim that has no record, and what is there now is what was made. A device
 that processes use can't be removed by anybody; it is looked at again later.
 """
 
@@ -27,18 +27,18 @@ async def remove_strays(
     locks: GpuLocks,
     *,
     is_owned: Callable[[Made], Awaitable[bool]],
-    used_claims: Callable[[], Awaitable[frozenset[str] | None]],
+    may_be_used: Callable[[], Awaitable[bool]],
 ) -> int:
     """Remove them; return how many. One that can't be removed costs itself only.
 
     :raises StorageError: the records can't be read.
     """
     suspects = [made for made in runner.made() if not await is_owned(made)]
-    used = await used_claims() if suspects else frozenset()
+    used = bool(suspects) and await may_be_used()
     removed = 0
     for made in suspects:
         where = f"the MIG device at {made.placement} of {made.gpu}, made for claim {', '.join(sorted(made.claims))}"
-        if used is None or made.claims & used:
+        if used:
             log.warning("No record owns %s, but a pod may use it: it is left for now", where)
             continue
         try:

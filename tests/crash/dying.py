@@ -35,7 +35,7 @@ def die_before(step: int, root: str) -> None:
     sys.addaudithook(hook)
 
 
-async def used() -> frozenset[str]:
+async def used() -> frozenset[tuple[str, str]]:
     """No pod uses a claim."""
     return frozenset()
 

@@ -100,7 +100,7 @@ class World:
             ledger=self.ledger,
         )
 
-        async def used() -> frozenset[str]:
+        async def used() -> frozenset[tuple[str, str]]:
             return frozenset()
 
         self.engine = ClaimEngine(

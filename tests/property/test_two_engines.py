@@ -77,7 +77,7 @@ class Instance:
             ledger=Ledger(root / "partitions", self.node.boot_id),
         )
 
-        async def used() -> frozenset[str]:
+        async def used() -> frozenset[tuple[str, str]]:
             return frozenset()
 
         self._claims, self._used, self._runner = claims, used, runner

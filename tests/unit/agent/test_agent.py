@@ -296,6 +296,31 @@ async def test_S1_an_unreadable_record_is_told(node: Node) -> None:
         assert "gpu_dra_quarantined_records 1.0" in (await process.get("/metrics"))[1]
 
 
+async def test_S1_what_a_pod_uses_is_not_given_up_though_its_record_is_lost_or_broken(node: Node) -> None:
+    """The kubelet names claims, not UIDs; and of these claims no sound record tells both."""
+    async with agent(node, dynamic_mig="0") as first:
+        await node.register()
+        await until(lambda: nothing_missing(first))
+        lost, broken = await node.claim("lost", "gpu-0-mig-1g10gb-19-0"), await node.claim("broken", "gpu-1")
+        assert not any(entry.error for entry in (await node.prepare(lost, broken)).values())
+        await first.end()
+    records = node.service.parent / "claims"
+    (records / f"{lost.uid}.json").unlink()
+    path = records / f"{broken.uid}.json"
+    path.write_bytes(path.read_bytes().replace(b'"sha256": "', b'"sha256": "0'))
+    await node.client.delete(f"{DRA}/namespaces/default/resourceclaims/broken")
+    lister = Lister()
+    async with lister.serving(node.kubelet_root / "pod-resources/kubelet.sock"):
+        lister.use("lost", "default")
+        lister.use("broken", "default")
+        async with agent(node, dynamic_mig="0") as second:
+            await until(lambda: second.logged("but a pod may use it: it is left for now"))
+            other = await node.claim("other", "gpu-1")
+            assert "is held by" in (await node.prepare(other, timeout=2))[other.uid].error
+            lister.pods.clear()
+            assert (await node.prepare(other))[other.uid].error == ""
+
+
 async def test_S7_a_gone_claim_is_given_up_unless_a_pod_uses_it(node: Node) -> None:
     async with agent(node) as first:
         await node.register()

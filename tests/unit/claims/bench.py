@@ -43,7 +43,7 @@ class Bench:
         self.hardware = Hardware()
         self.claims = Claims()
         self.ledger = Ledger(root / "partitions", self.node.boot_id)
-        self.used: frozenset[str] | None = frozenset()  # the claims of pods on the node
+        self.used: frozenset[tuple[str, str]] | None = frozenset()  # the claims of pods on the node
         self.engine = self.start()
 
     def start(self) -> ClaimEngine:
@@ -55,7 +55,7 @@ class Bench:
             ledger=self.ledger,
         )
 
-        async def used() -> frozenset[str] | None:
+        async def used() -> frozenset[tuple[str, str]] | None:
             return self.used
 
         locks = GpuLocks(self.node.root / "gpus")

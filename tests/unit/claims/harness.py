@@ -23,7 +23,7 @@ class Harness:
     def __init__(self, node: Node, claims: Claims) -> None:
         self.node = node
         self.claims = claims
-        self.used: frozenset[str] | None = frozenset()
+        self.used: frozenset[tuple[str, str]] | None = frozenset()
         self.engine = ClaimEngine(
             state=node.state(),
             claims=claims,
@@ -32,7 +32,7 @@ class Harness:
             locks=GpuLocks(node.root / "gpus"),
         )
 
-    async def _used(self) -> frozenset[str] | None:
+    async def _used(self) -> frozenset[tuple[str, str]] | None:
         return self.used
 
     async def prepare(self, *numbers: int, within: float = 0.5) -> Any:

@@ -6,7 +6,7 @@ import asyncio
 
 from driver.errors import ApiUnavailableError, DeviceHeldError
 from tests.unit.claims.harness import SHARE, Harness, devices, instance
-from tests.unit.claims.helpers import Claims, Node, claim, result, uid
+from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
 
 
 async def test_S11_a_second_claim_on_a_gpu_is_refused_and_the_holder_named(harness: Harness) -> None:
@@ -74,7 +74,7 @@ async def test_S7_reconcile_drops_what_is_gone_and_keeps_what_is_used_or_unknown
     del harness.claims.objects["claim-1"]  # deleted
     harness.claims.objects["claim-2"] = claim(99, result("gpu-1"))  # replaced by another of its name
     harness.claims.objects["claim-3"]["status"] = {}  # deallocated, but a pod still runs
-    harness.used = frozenset({uid(3)})
+    harness.used = frozenset({ref(3).key})
     assert await harness.engine.reconcile() == 2
     assert sorted(harness.node.cdi.claim_uids()) == [uid(3), uid(4)]
     harness.used = frozenset()
@@ -99,7 +99,7 @@ async def test_a_claim_waits_for_a_holder_that_is_on_its_way_out(harness: Harnes
     harness.claims.add(claim(2, result("gpu-0")))
     await harness.prepare(1)
     del harness.claims.objects["claim-1"]
-    harness.used = frozenset({uid(1)})  # its pod is still terminating
+    harness.used = frozenset({ref(1).key})  # its pod is still terminating
     waiting = asyncio.create_task(harness.prepare(2, within=30))
     while harness.claims.gets < 3:
         await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 from driver.errors import DriverError, MigError, RecordError
 from driver.model.mig import Placement
 from tests.unit.claims.bench import EMPTY, SLICING_LONG, Bench, config, part
-from tests.unit.claims.helpers import claim, result, uid
+from tests.unit.claims.helpers import claim, ref, result, uid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,8 +64,8 @@ async def test_reconciling_removes_it_too_and_its_placement_is_free_again(bench:
     await prepared(bench, 2)
 
 
-@pytest.mark.parametrize("used", [frozenset({uid(1)}), None])
-async def test_a_device_that_a_pod_uses_or_may_use_stays(bench: Bench, used: frozenset[str] | None) -> None:
+@pytest.mark.parametrize("used", [frozenset({ref(1).key}), None])
+async def test_a_device_that_a_pod_uses_or_may_use_stays(bench: Bench, used: frozenset[tuple[str, str]] | None) -> None:
     lose(bench)
     bench.used = used
     await bench.restart()
@@ -82,10 +82,10 @@ async def test_a_share_of_another_claim_whose_pod_lives_keeps_it(bench: Bench) -
         await prepared(bench, number)
     assert await bench.unprepare(2) is None
     lose(bench, 3)
-    bench.used = frozenset({uid(1), uid(3)})
+    bench.used = frozenset({ref(1).key, ref(3).key})
     await bench.engine.reconcile()
     assert sorted(bench.hardware.instances["GPU-0"]) == [Placement(0, 1), Placement(1, 1)]
-    bench.used = frozenset({uid(1)})
+    bench.used = frozenset({ref(1).key})
     await bench.engine.reconcile()
     assert bench.hardware.picture() == MADE
 

@@ -75,7 +75,7 @@ async def test_S7_an_unreadable_record_whose_bytes_name_a_claim_that_is_gone_is_
         path.write_bytes(flip(path.read_bytes()))
         assert await one.engine.reconcile() == 0  # its claim is there
         del claims.objects["claim-1"]
-        one.used = frozenset({uid(1)})
+        one.used = frozenset({ref(1).key})
         assert await one.engine.reconcile() == 0  # its pod runs
         assert isinstance(await one.prepare(3), DeviceNotReadyError)
         one.used = frozenset()
