@@ -134,7 +134,7 @@ async def test_parameters_that_mean_nothing_are_400(client, query):
         (b"", "application/json", 400, "json parse error"),
         (b"[]", "application/json", 400, "is not a ConfigMap object"),
         (b"null", "application/json", 400, "is not a ConfigMap object"),
-        (b"[" * 100_000, "application/json", 400, "json parse error"),
+        (b"[" * 100_000, "application/json", 400, "nested too deeply"),
         (b"a: [", "application/yaml", 400, "error converting YAML to JSON"),
         (b"x", "text/plain", 415, "unknown format"),
         (b"x", "application/vnd.kubernetes.protobuf", 400, "expected prefix"),
