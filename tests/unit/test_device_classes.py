@@ -9,8 +9,9 @@ import yaml
 
 from driver.device_classes import device_classes, profiles_of
 from driver.localcluster.apiserver import Features, Store
-from driver.localcluster.scheduler import cel, devices
+from driver.localcluster.scheduler import cel
 from driver.slices.build import build
+from tests.unit.localcluster.support import pools_of
 from tests.unit.slices.helpers import OPTIONS, PARTITIONS, add, partitioned, snapshot
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -18,7 +19,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 def selected(found, options=OPTIONS) -> dict[str, set[str]]:
     """Names of the devices that each class selects, of all that a snapshot publishes."""
-    pools = devices.gather(add(Store(Features()), build(found, options)))
+    pools = pools_of(add(Store(Features()), build(found, options)))
     chosen = {}
     for item in device_classes(profiles_of(found.devices())):
         (selector,) = item["spec"]["selectors"]

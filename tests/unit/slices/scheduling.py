@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from driver.localcluster.scheduler import allocator, devices
+from driver.localcluster.scheduler import allocator
 from driver.localcluster.scheduler.outcome import Allocation
 from driver.localcluster.scheduler.state import AllocatedState
 from tests.unit.localcluster import support
@@ -29,7 +29,7 @@ class Cluster:
     def __init__(self, specs: Sequence[dict[str, Any]]) -> None:
         slices = [{"metadata": {"name": f"{index:02d}"}, "spec": spec} for index, spec in enumerate(specs)]
         self.attributes = {device["name"]: device["attributes"] for spec in specs for device in spec.get("devices", ())}
-        self._pools = devices.gather(slices)
+        self._pools = support.pools_of(slices)
         self._state = AllocatedState()
         self._ids = itertools.count()
         self._names = itertools.count()
