@@ -130,6 +130,10 @@ class DeviceNotReadyError(TemporaryError):
     """The device exists but can't be handed out yet (its device nodes or driver libraries are not there)."""
 
 
+class PlacementTakenError(DeviceNotReadyError):
+    """What no record owns is where a MIG device is to be made."""
+
+
 class GpuToolError(TemporaryError):
     """nvidia-smi or an MPS daemon failed, hung or ended; the message has its last words."""
 

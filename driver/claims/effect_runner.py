@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from driver.claims.effect import ComputeMode, Effect, Key, MigMode, MpsDaemon, Partition, TimeSlice
-from driver.errors import ClaimRefusedError, DeviceNotReadyError, DriverError, GpuLostError, MigError
+from driver.errors import ClaimRefusedError, DriverError, GpuLostError, MigError, PlacementTakenError
 from driver.inventory import mig_rules
 from driver.sharing.base import DEFAULT_TIME_SLICE
 from driver.sharing.limits import mps_spec
@@ -189,7 +189,7 @@ class EffectRunner:
         state = await self._partitioner().mig_state(effect.gpu)
         for other, what in mig_rules.taken(state):
             if other.overlaps(effect.placement):
-                raise DeviceNotReadyError(
+                raise PlacementTakenError(
                     f"device {effect.device} can't be made: {what}, which no prepared claim owns, is at {other} "
                     f"of GPU {effect.gpu}; remove it (nvidia-smi mig -dci, then -dgi)"
                 )

@@ -47,6 +47,7 @@ from driver.errors import (
     DeviceHeldError,
     DeviceNotReadyError,
     DriverError,
+    PlacementTakenError,
 )
 from driver.model import names
 
@@ -220,6 +221,8 @@ class ClaimEngine:
             return await self._admit(allocated, since)
         except DeviceHeldError as exc:
             await self._contest(exc)
+        except PlacementTakenError:  # perhaps by one of ours whose record is lost
+            await self._remove_strays()
         return await self._admit(allocated, since)
 
     async def _admit(self, allocated: Allocation, since: int) -> Answer:

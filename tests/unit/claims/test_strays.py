@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from driver.errors import DriverError, MigError, RecordError
+from driver.errors import DriverError, MigError, PlacementTakenError, RecordError
 from driver.model.mig import Placement
 from tests.unit.claims.bench import EMPTY, SLICING_LONG, Bench, config, part
 from tests.unit.claims.helpers import claim, ref, result, uid
@@ -170,3 +170,20 @@ async def test_half_done_work_that_can_not_be_undone_keeps_no_other_half_done(be
     assert len([record for record in await bench.engine.records() if not record.ready]) == 1
     assert await bench.engine.settle() == 1
     assert bench.hardware.picture() == MADE
+
+
+async def test_a_claim_that_finds_a_stray_in_its_place_has_it_removed(bench: Bench) -> None:
+    lose(bench)
+    bench.claims.add(claim(2, result(part(0))))
+    bench.used = frozenset({ref(1).key})
+    assert isinstance(await bench.prepare(2), PlacementTakenError)
+    bench.used = frozenset()
+    await prepared(bench, 2)
+    assert bench.hardware.picture() == MADE
+
+
+async def test_a_claim_that_finds_what_somebody_else_made_leaves_it(bench: Bench) -> None:
+    foreign = await bench.hardware.create_mig("GPU-0", 19, Placement(3, 1))
+    bench.claims.add(claim(2, result(part(3))))
+    assert isinstance(await bench.prepare(2), PlacementTakenError)
+    assert bench.hardware.instances["GPU-0"][Placement(3, 1)] == foreign
