@@ -33,7 +33,7 @@ from driver.waiting import happens
 
 if TYPE_CHECKING:
     from driver.kube.client import KubeClient
-    from driver.kube.resources import ResourceApi
+    from driver.kube.resources import ResourceApi, ServerVersion
     from driver.model.json_object import JsonObject
     from driver.model.snapshot import Snapshot
     from driver.slices.build import BuildOptions
@@ -83,8 +83,7 @@ class SlicePublisher:
         self._snapshot: Snapshot | None = None
         self._wanted: _Wanted | None = None
         self._off: frozenset[Feature] = frozenset()
-        self._release = ""  # of the API server that `_off` was learned from
-        self._numbers = (0, 0)  # of that release
+        self._release: ServerVersion | None = None  # of the API server that `_off` was learned from
         self._session = 0  # of the mirror, when the release was read
         self._losses = 0  # of the mirror, when the Node was read
         self._repairs = Repairs()
@@ -178,15 +177,14 @@ class SlicePublisher:
         """Learn what the API server can store, whenever it may be another one than before."""
         if not (wanted or self._off):
             return
-        session = self._mirror.sessions
-        if self._session != session:
+        release, session = self._release, self._mirror.sessions
+        if release is None or self._session != session:
             release = await self._api.server_version()
-            known, self._release, self._session = self._release, release.git_version, session
-            self._numbers = release[:2]
-            if known not in ("", release.git_version):
+            if self._release not in (None, release):
                 self._off = frozenset()
-        self._off |= {feature for feature in wanted if self._numbers < _SINCE[feature]}
-        self._report.without(self._off, f"the API server is {self._release}")
+            self._release, self._session = release, session
+        self._off |= {feature for feature in wanted if release[:2] < _SINCE[feature]}
+        self._report.without(self._off, f"the API server is {release.git_version}")
 
     def _build(self, snapshot: Snapshot) -> _Wanted:
         options = replace(

@@ -53,7 +53,7 @@ async def test_a_release_that_has_taints_gets_them(taintless: Node) -> None:
     sick = snapshot("l4:2", taints={1: (FELL_OFF,)})
     async with taintless.publisher(sick) as publisher:
         await complete(publisher)
-        await until(lambda: publisher._release == "v1.36.0")
+        await until(lambda: publisher._release and publisher._release.git_version == "v1.36.0")
         await taintless.server.stop()
         taintless.store.features = Features(kubernetes="1.37")
         await taintless.server.start()
@@ -68,7 +68,7 @@ async def test_an_old_release_gets_no_taints_without_effect(tmp_path: Path, rele
     async with make_node(tmp_path, kubernetes=release, gates={"DRADeviceTaints": True}) as node:
         async with node.publisher(snapshot("l4:2")) as publisher:
             await complete(publisher)
-            assert publisher._release == ""  # nothing depends on it
+            assert publisher._release is None  # nothing depends on it
             notice = Taint("gpu.nvidia.com/xid", "31", Effect.NONE)
             publisher.publish(snapshot("l4:2", taints={0: (notice, FELL_OFF), 1: (notice,)}))
             await complete(publisher)

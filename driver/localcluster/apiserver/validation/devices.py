@@ -40,7 +40,7 @@ def is_costly(device: Object) -> bool:
 
 def effects_of(rules: Rules) -> tuple[str, ...]:
     """Return the effects that a taint may have: `None` came with Kubernetes 1.35."""
-    return _EFFECTS[1:] if rules.features.kubernetes == "1.34" else _EFFECTS
+    return _EFFECTS[1:] if rules.features.minor < 35 else _EFFECTS
 
 
 def device_errors(path: str, device: Object, effects: tuple[str, ...], *, per_device: bool) -> list[Cause]:
