@@ -62,6 +62,8 @@ async def test_the_newest_connected_instance_is_called(bench: Bench) -> None:
     bench.cdi("gpu-0")
     older = await bench.registered(suffix="-a")
     newer = await bench.registered(suffix="-b")
+    await until(lambda: bench.kubelet.plugins.get(newer.driver).connected, "one is connected")
+    await until(lambda: bench.kubelet.plugins.get(newer.driver).endpoint == str(newer.service), "newer is connected")
     for name in ("c1", "c2", "c3"):
         bench.claim(name)
     bench.pod("p1", "c1")
