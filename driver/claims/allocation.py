@@ -191,6 +191,6 @@ def _list(parent: Mapping[str, Any], key: str, path: str) -> list[Mapping[str, A
 
 def _text(parent: Mapping[str, Any], key: str, path: str) -> str:
     value = parent.get(key)
-    if not isinstance(value, str) or not value:
-        raise InvalidValueError(f"{path}.{key}", value, "a non-empty string")
+    if not isinstance(value, str) or not value or not value.isprintable():  # half a surrogate pair is no text
+        raise InvalidValueError(f"{path}.{key}", value, "a non-empty string of printable characters")
     return value

@@ -147,8 +147,8 @@ def deadline(remaining: float | None) -> float:
 
 
 def line(error: BaseException) -> str:
-    """Return an error as one line for a pod's Event."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    """Return an error as one line for a pod's Event. What is no text, and so can't be sent, is replaced."""
+    text = " ".join(str(error).split()).encode(errors="replace").decode() or type(error).__name__
     return text if len(text) <= _LONGEST_ERROR else f"{text[: _LONGEST_ERROR - 3]}..."
 
 

@@ -204,6 +204,7 @@ async def test_deadline(remaining: float | None, expected: float) -> None:
         (DriverError("a\n\tb  c"), "a b c"),
         (DriverError(""), "DriverError"),
         (DriverError("x" * 2000), "x" * 1021 + "..."),
+        (DriverError("the server said \ud800"), "the server said ?"),
     ],
 )
 async def test_errors_are_one_bounded_line(error: DriverError, text: str) -> None:

@@ -71,6 +71,8 @@ RESULT = "status.allocation.devices.results[0]"
         ("device", "", f"{RESULT}.device"),
         ("device", 7, f"{RESULT}.device"),
         ("request", None, f"{RESULT}.request"),
+        ("request", "gpus\ud800", f"{RESULT}.request"),
+        ("pool", "\udfff", f"{RESULT}.pool"),
         ("pool", [], f"{RESULT}.pool"),
         ("driver", 1, f"{RESULT}.driver"),
         ("shareID", "../x", f"{RESULT}.shareID"),
