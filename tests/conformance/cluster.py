@@ -22,6 +22,7 @@ API_FAULTS = "api-faults"
 SEE_NODE = "see-node"
 EXPLAIN = "explain"
 DISRUPT = "disrupt"
+MOUNTS = "mounts"
 
 REGISTERED = "registered with the kubelet"
 """In the driver's log. A pod that comes sooner waits for more than a minute: the kubelet tries again only then."""
@@ -33,6 +34,7 @@ WHY_NOT = {
     API_FAULTS: "the API server can be made to fail only in the embedded cluster",
     SEE_NODE: "the node's files can be looked at only where the suite started the driver (see --driver process)",
     EXPLAIN: "only the embedded cluster's scheduler tells which device fails at what",
+    MOUNTS: "containers of the embedded cluster get mounts only from root, or where users may make namespaces",
     DISRUPT: "others on this cluster would notice; allow it with --disruptive",
 }
 """Every capability, and the reason for a skip where a cluster lacks it."""
@@ -41,7 +43,7 @@ WHY_NOT = {
 class Cluster:
     """A cluster. What it can't do, it says by `can`; such methods may not be called then."""
 
-    capabilities: frozenset[str] = frozenset()
+    capabilities: frozenset[str] = frozenset({MOUNTS})
     patience: float = 180.0
     """Seconds that an expected event may take."""
 

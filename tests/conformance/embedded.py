@@ -61,6 +61,8 @@ class EmbeddedCluster(DriverHere):
         """Start the cluster, install the device classes, start the driver."""
         self._thread.start()
         self._call(self._cluster.start())
+        if self._call(self._kubelet.runtime.mode()) == "plain":
+            self.capabilities -= {cluster.MOUNTS}
         asyncio.run(install.classes(self.kubeconfig))
         self._driver.start()
 

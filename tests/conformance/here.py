@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class DriverHere(cluster.Cluster):
     """The driver is a process of the suite's."""
 
-    capabilities = frozenset({cluster.RESTART_DRIVER, cluster.CONFIGURE_DRIVER, cluster.SEE_NODE})
+    capabilities = frozenset({cluster.RESTART_DRIVER, cluster.CONFIGURE_DRIVER, cluster.SEE_NODE, cluster.MOUNTS})
 
     def __init__(
         self, kubeconfig: Path, context: str | None, *, driver: DriverProcess, node_name: str, files: NodeFiles

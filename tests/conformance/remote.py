@@ -25,7 +25,7 @@ class InstalledCluster(cluster.Cluster):
         assert options.kubeconfig is not None
         super().__init__(options.kubeconfig, options.context)
         if options.disruptive:
-            self.capabilities = frozenset({cluster.DISRUPT})
+            self.capabilities |= {cluster.DISRUPT}
 
 
 class ProcessCluster(DriverHere):

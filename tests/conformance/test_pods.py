@@ -111,6 +111,7 @@ async def test_a_claim_that_no_container_uses_is_prepared_nevertheless(case):
         assert case.cluster.node.left_of(claim["metadata"]["uid"])
 
 
+@pytest.mark.needs("mounts")
 async def test_a_container_that_starts_again_sees_the_same_gpu(case):
     shared = {"volumes": [{"name": "memory", "emptyDir": {}}], "restartPolicy": "OnFailure"}
     mount = [{"name": "memory", "mountPath": "/memory"}]

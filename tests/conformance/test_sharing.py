@@ -106,6 +106,7 @@ async def test_parameters_reach_the_requests_that_they_name(case):
 
 
 @pytest.mark.driver(gpus="h100:2")
+@pytest.mark.needs("mounts")
 async def test_mps_gives_the_container_its_daemon(case):
     await create(case, "pod", m.request("gpu", 2), config=(gpu_config(mps(defaultActiveThreadPercentage=50)),))
     await case.running("pod")

@@ -87,6 +87,7 @@ async def world(short_tmp: Path) -> AsyncIterator[Sharing]:
 
 
 async def test_a_pod_and_its_daemons_pod_come_and_go_together(world: Sharing) -> None:
+    await world.require_mounts()
     async with world.agent(*world.flags):
         world.mps_pod("train")
         await until(lambda: world.phase("train") == "Running" and "control" in world.log("train"))

@@ -53,6 +53,7 @@ async def gpu_dra(world: World, *words: str) -> Any:
 
 
 async def test_a_pods_devices_are_told_of_everywhere(world: World) -> None:
+    await world.require_mounts()
     async with world.agent("--device-metadata", "on", "--telemetry-interval", "1", "--resync-interval", "1"):
         pod_of_template(world, "trainer", f"cat {FILE}; sleep 600")
         await until(lambda: len(world.log("trainer") if world.phase("trainer") == "Running" else []) == 2)

@@ -9,6 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from driver.localcluster.apiserver.objects import clone, metadata
 from driver.localcluster.cluster import LocalCluster
 
@@ -46,6 +48,11 @@ class World:
                 process.terminate()
             async with asyncio.timeout(15):
                 await process.wait()
+
+    async def require_mounts(self) -> None:
+        """Skip a test whose containers look at their mounts, where the machine allows none."""
+        if await self.cluster.node(NODE).kubelet.runtime.mode() == "plain":
+            pytest.skip("plain containers see the host's files")
 
     def counts(self, resource: str = GPU) -> tuple[str, str]:
         """Return (capacity, allocatable) of the node."""
