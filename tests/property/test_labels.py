@@ -15,7 +15,7 @@ from driver.labels import PREFIX, LabelOptions, labels
 from driver.localcluster.apiserver.validation.common import label_value, qualified_name
 from driver.model.ownership import Owner, Ownership
 from tests.examples import examples
-from tests.property.test_slices_build import snapshots
+from tests.property.snapshots import snapshots
 
 if TYPE_CHECKING:
     from driver.model.snapshot import Snapshot

@@ -4,7 +4,7 @@ import pytest
 
 from driver.inventory.host import Host
 from driver.labels.vgpu import HostDriver
-from tests.unit.labels.test_vgpu import DRIVER, capability, config
+from tests.unit.labels.pci import DRIVER, capability, config
 from tests.unit.slices.helpers import gpus
 
 (GPU,) = gpus("l4")
