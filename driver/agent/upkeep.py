@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FIRST_RECONCILE, _LONGEST_RECONCILE = 60.0, 600.0  # seconds between looks for records whose claims are gone
-_VANISHING = Mask.DELETE | Mask.DELETE_SELF | Mask.MOVE_SELF
+_VANISHING = Mask.DELETE | Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.ONESHOT
 _SETTLED = 0.1  # seconds after a removal: an unprepare removes the file just before the record, and many come at once
 _WATCH_AGAIN = 1.0  # seconds until a directory that is not there is looked for again
 _SETTLE_AGAIN = 10.0  # seconds until what could not be undone is tried again
@@ -80,15 +80,18 @@ class Upkeep:
     async def _watch_cdi(self) -> None:
         """Notice files that vanish: a container that is restarted needs its file, and brings no new call (C1).
 
-        After each removal the directory is watched anew, and looked at then: what goes meanwhile costs no event.
+        The watch ends with a removal, and the directory is looked at when it is watched anew: what goes meanwhile costs
+        no event. The inotify instance stays: to close one, the kernel takes up to 15 ms, and calls would wait for that.
         """
         while True:
             try:
                 with Inotify() as inotify:
-                    inotify.add_watch(self._cdi_dir, _VANISHING)
-                    self._look()
-                    await inotify.get()
-                await asyncio.sleep(_SETTLED)
+                    while True:
+                        inotify.add_watch(self._cdi_dir, _VANISHING)
+                        self._look()
+                        while not (await inotify.get()).mask & Mask.IGNORED:
+                            pass
+                        await asyncio.sleep(_SETTLED)
             except OSError as exc:
                 log.debug("cannot watch %s: %s", self._cdi_dir, exc)
                 self._look()  # it may have gone with the files, and comes back with them

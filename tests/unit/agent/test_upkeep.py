@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
+from asyncinotify import Inotify
+
 from driver.agent import upkeep
 from driver.errors import MigError, StorageError
 
@@ -75,5 +77,44 @@ async def test_daemons_are_taken_over_though_something_else_can_not_be_undone(
     task = asyncio.create_task(beside.run())
     async with asyncio.timeout(10):
         assert await died.get() == "daemon-1"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_C1_files_and_directories_that_vanish_are_noticed_by_one_inotify_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing an instance keeps the kernel busy for so long that an unprepare took several times as long."""
+    monkeypatch.setattr(upkeep, "_SETTLED", 0.001)
+    monkeypatch.setattr(upkeep, "_WATCH_AGAIN", 0.001)
+    opened = []
+
+    def inotify() -> Inotify:
+        opened.append(Inotify())
+        return opened[-1]
+
+    monkeypatch.setattr(upkeep, "Inotify", inotify)
+    cdi, looks = tmp_path / "cdi", asyncio.Queue[None]()
+
+    class Looked(Engine):
+        def cdi_is_missing(self) -> bool:
+            looks.put_nowait(None)
+            return False
+
+    beside = upkeep.Upkeep(
+        cast("ClaimEngine", Looked(failures=0)), cdi_dir=cdi, ready=asyncio.Event(), daemon_died=lambda *_: None
+    )
+    cdi.mkdir()
+    task = asyncio.create_task(beside.run())
+    async with asyncio.timeout(10):
+        await looks.get()
+        for _ in range(3):
+            (cdi / "a").touch()
+            (cdi / "a").unlink()
+            await looks.get()
+        assert looks.empty()
+        assert len(opened) == 1
+        cdi.rmdir()
+        await looks.get()
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
