@@ -41,7 +41,9 @@ async def run(arguments: argparse.Namespace) -> Report:
     """Measure the chosen parts, one after another."""
     report, parts = Report(), set(arguments.only)
     if chosen := parts & set(agent.PARTS):
-        await agent.agent(report, chosen, rounds=arguments.rounds, idle_seconds=arguments.idle)
+        await agent.agent(
+            report, chosen, rounds=arguments.rounds, idle_seconds=arguments.idle, pause=arguments.pause / 1000
+        )
     if "partitions" in parts:
         await partitions(report)
     if "sharing" in parts:
@@ -81,6 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     for name in FURTHER:
         parser.add_argument(f"--{name}", dest="only", action="store_const", const=[name], help=f"as --only {name}")
     parser.add_argument("--rounds", type=_positive, default=200, help="samples of each call (default 200)")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=20,
+        metavar="MS",
+        help="rest before each sample of calls and bursts, as a kubelet's calls come to an idle agent (default 20); "
+        "0 measures in a loop, with all caches warm",
+    )
     parser.add_argument("--idle", type=float, default=10, help="seconds of idleness to look at (default 10)")
     sizes = ",".join(map(str, SIZES))
     parser.add_argument("--nodes", type=_sizes, default=SIZES, metavar="N,…", help=f"sizes of scale (default {sizes})")

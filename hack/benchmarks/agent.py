@@ -1,6 +1,7 @@
 """The agent as a process of its own: its start, its idleness, and the calls of a kubelet beside their floor.
 
-In each round every kind of sample is taken once, in turns first and last, so that noise of the machine hits all alike.
+In each round every kind of sample is taken once, in turns first and last, so that noise of the machine hits all alike;
+each after a rest, since a kubelet's calls come one now and then: its agent, and the caches of the CPU, are cold.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from hack.benchmarks.report import Report, Row, grid, median
 from hack.benchmarks.world import World
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
     from typing import TypeVar
 
     from driver._pb import dra_v1_pb2 as dra
@@ -33,14 +34,14 @@ STARTS = 5
 GPUS = tuple(f"gpu-{number}" for number in range(8))
 
 
-async def agent(report: Report, parts: Collection[str], *, rounds: int, idle_seconds: float) -> None:
-    """Run an agent and measure the chosen parts."""
+async def agent(report: Report, parts: Collection[str], *, rounds: int, idle_seconds: float, pause: float) -> None:
+    """Run an agent and measure the chosen parts, calls after `pause` seconds without one."""
     if "start" in parts:
         await start(report)
     if set(parts) <= {"start"}:
         return
     with tempfile.TemporaryDirectory(prefix="gb", dir="/tmp") as directory:
-        world = World(Path(directory))
+        world = World(Path(directory), pause=pause)
         async with world.running():
             if "idle" in parts:
                 await idle(world, report, idle_seconds)
@@ -96,16 +97,16 @@ class Calls:
             for step in _in_turns(number, [self._floor.measure, self._one]):
                 await step(claim)
             if number % 4 == 0:
-                self._whole.append(await timed(lambda whole=whole: self._world.prepare(whole)))
+                self._whole.append(await _rested(self._world, lambda whole=whole: self._world.prepare(whole)))
                 await self._world.unprepare(whole)
             await self._world.forget([claim, whole])
         report.extend(self._rows())
         report.notes.append(self._floor_as_table())
 
     async def _one(self, claim: dra.Claim) -> None:
-        self._first.append(await timed(lambda: self._world.prepare(claim)))
-        self._again.append(await timed(lambda: self._world.prepare(claim)))
-        self._undo.append(await timed(lambda: self._world.unprepare(claim)))
+        self._first.append(await _rested(self._world, lambda: self._world.prepare(claim)))
+        self._again.append(await _rested(self._world, lambda: self._world.prepare(claim)))
+        self._undo.append(await _rested(self._world, lambda: self._world.unprepare(claim)))
 
     def _rows(self) -> list[Row]:
         floor = self._floor
@@ -182,13 +183,21 @@ class Bursts:
         )
 
     async def _one(self, claims: Sequence[dra.Claim]) -> None:
-        self._single.append(await timed(lambda: self._world.prepare(claims[0])))
+        self._single.append(await _rested(self._world, lambda: self._world.prepare(claims[0])))
 
     async def _in_one_call(self, claims: Sequence[dra.Claim]) -> None:
-        self._together.append(await timed(lambda: self._world.prepare(*claims)))
+        self._together.append(await _rested(self._world, lambda: self._world.prepare(*claims)))
 
     async def _in_eight_calls(self, claims: Sequence[dra.Claim]) -> None:
-        self._at_once.append(await timed(lambda: asyncio.gather(*(self._world.prepare(claim) for claim in claims))))
+        self._at_once.append(
+            await _rested(self._world, lambda: asyncio.gather(*(self._world.prepare(claim) for claim in claims)))
+        )
+
+
+async def _rested(world: World, call: Callable[[], Awaitable[object]]) -> float:
+    """Return how long a call to an idle agent takes, in ms."""
+    await world.rest()
+    return await timed(call)
 
 
 def _in_turns(number: int, steps: Sequence[Step]) -> Sequence[Step]:

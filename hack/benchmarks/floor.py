@@ -62,9 +62,10 @@ class Floor:
         await self._session.close()
 
     async def measure(self, claim: dra.Claim) -> None:
-        """Take one sample of each part."""
-        self.get.append(await timed(lambda: self._get(claim)))
+        """Take one sample of each part, all after one rest as in a call."""
+        await self._world.rest()
         self.rpc.append(await timed(self._rpc))
+        self.get.append(await timed(lambda: self._get(claim)))
         record, cdi = self._directory / f"{claim.uid}.json", self._directory / f"cdi-{claim.uid}.json"
         self.durable_write.append(_timed(lambda: files.write_atomic(record, RECORD)))
         self.plain_write.append(_timed(lambda: files.write_atomic(cdi, CDI, durable=False)))
@@ -74,8 +75,9 @@ class Floor:
     async def measure_at_once(self, claims: Sequence[dra.Claim]) -> None:
         """Take one sample of what eight calls at once can't do without: each part for all claims side by side."""
         records = {self._directory / f"{claim.uid}.json": RECORD for claim in claims}
-        gets = await timed(lambda: asyncio.gather(*(self._get(claim) for claim in claims)))
+        await self._world.rest()
         rpcs = await timed(lambda: asyncio.gather(*(self._rpc() for _ in claims)))
+        gets = await timed(lambda: asyncio.gather(*(self._get(claim) for claim in claims)))
         writes = _timed(lambda: self._write_all(records))
         self.at_once.append(gets + rpcs + writes)
         files.remove_all(records)

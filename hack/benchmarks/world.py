@@ -33,8 +33,9 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 class World:
     """Paths, processes and clients of one benchmark."""
 
-    def __init__(self, root: Path, *, gpus: str = "h100:8", extra: Sequence[str] = ()) -> None:
+    def __init__(self, root: Path, *, gpus: str = "h100:8", extra: Sequence[str] = (), pause: float = 0) -> None:
         self.root = root
+        self._pause = pause
         self.extra = extra
         self.gpus = gpus
         self.kubelet_root = root / "k"
@@ -115,6 +116,10 @@ class World:
         moment = time.perf_counter()
         self.stub = dra_grpc.DRAPluginStub(grpc.aio.insecure_channel(f"unix:{info.endpoint}"))  # type: ignore[no-untyped-call]
         return moment
+
+    async def rest(self) -> None:
+        """Let the agent and the API server fall idle, as a kubelet's call finds them."""
+        await asyncio.sleep(self._pause)
 
     # --- claims ------------------------------------------------------------------------------------------------------
 
