@@ -62,13 +62,15 @@ class Floor:
         await self._session.close()
 
     async def measure(self, claim: dra.Claim) -> None:
-        """Take one sample of each part, all after one rest as in a call."""
+        """Take one sample of each part: after one rest what a prepare takes, after another what an unprepare takes."""
         await self._world.rest()
         self.rpc.append(await timed(self._rpc))
         self.get.append(await timed(lambda: self._get(claim)))
         record, cdi = self._directory / f"{claim.uid}.json", self._directory / f"cdi-{claim.uid}.json"
         self.durable_write.append(_timed(lambda: files.write_atomic(record, RECORD)))
         self.plain_write.append(_timed(lambda: files.write_atomic(cdi, CDI, durable=False)))
+        await self._world.rest()
+        self.rpc.append(await timed(self._rpc))
         self.plain_remove.append(_timed(lambda: files.remove(cdi, durable=False)))
         self.durable_remove.append(_timed(lambda: files.remove(record)))
 
