@@ -86,9 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pause",
         type=float,
-        default=50,
+        default=20,
         metavar="MS",
-        help="rest before each sample of calls and bursts, as a kubelet's calls come to an idle agent (default 50); "
+        help="rest before each sample of calls and bursts, as a kubelet's calls come to an idle agent (default 20); "
         "0 measures in a loop, with all caches warm",
     )
     parser.add_argument("--idle", type=float, default=10, help="seconds of idleness to look at (default 10)")
