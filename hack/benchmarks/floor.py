@@ -66,7 +66,7 @@ class Floor:
         await self._world.rest()
         self.rpc.append(await timed(self._rpc))
         self.get.append(await timed(lambda: self._get(claim)))
-        record, cdi = self._directory / f"{claim.uid}.json", self._directory / f"cdi-{claim.uid}.json"
+        record, cdi = self._directory / f"{claim.uid}.json", self._world.cdi_dir / f"floor-{claim.uid}.json"
         self.durable_write.append(_timed(lambda: files.write_atomic(record, RECORD)))
         self.plain_write.append(_timed(lambda: files.write_atomic(cdi, CDI, durable=False)))
         await self._world.rest()
@@ -83,11 +83,13 @@ class Floor:
         writes = _timed(lambda: self._write_all(records))
         self.at_once.append(gets + rpcs + writes)
         files.remove_all(records)
+        for record in records:
+            files.remove(self._world.cdi_dir / record.name, durable=False)
 
     def _write_all(self, records: Mapping[Path, bytes]) -> None:
         files.write_all(records)
         for record in records:
-            files.write_atomic(record.with_name("cdi.json"), CDI, durable=False)
+            files.write_atomic(self._world.cdi_dir / record.name, CDI, durable=False)
 
     async def _get(self, claim: dra.Claim) -> None:
         async with self._session.get(f"{self._url}{CLAIMS}/{claim.name}") as response:

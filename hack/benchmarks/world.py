@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
 NODE = "bench"
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: PTH112
+"""Where CDI files go: on a node they are in /run, which is in memory."""
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
 
@@ -39,7 +42,7 @@ class World:
         self.extra = extra
         self.gpus = gpus
         self.kubelet_root = root / "k"
-        self.cdi_dir = root / "cdi"
+        self.cdi_dir = Path()
         self.audit = root / "audit.jsonl"
         self.kubeconfig = Path()
         self.api: KubeClient
@@ -50,6 +53,13 @@ class World:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[World]:
         """Start all, and stop all at the end."""
+        with tempfile.TemporaryDirectory(prefix="gb", dir=MEMORY) as memory:
+            self.cdi_dir = Path(memory)
+            async with self._running():
+                yield self
+
+    @contextlib.asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
         for directory in ("plugins", "plugins_registry", "pod-resources"):
             (self.kubelet_root / directory).mkdir(parents=True)
         server = await _spawn(
@@ -70,7 +80,7 @@ class World:
             self.api = KubeClient.from_kubeconfig(self.kubeconfig)
             await self.api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
             await self._start_agent()
-            yield self
+            yield
         finally:
             with contextlib.suppress(AttributeError):
                 await _stop(self.agent)
