@@ -257,7 +257,7 @@ class ClaimEngine:
     async def _remove_strays(self) -> None:
         await remove_strays(
             self._runner,
-            self._locks,
+            self._locked,
             is_owned=lambda made: self._turns.run(lambda: self._state.owns(made)),
             may_be_used=self._uses_unrecorded,
         )

@@ -8,28 +8,32 @@ that processes use can't be removed by anybody; it is looked at again later.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from driver.errors import DriverError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from driver.claims.effect_runner import EffectRunner
-    from driver.claims.gpu_locks import GpuLocks
     from driver.claims.ledger import Made
+
+    Locked = Callable[[tuple[str, ...], Callable[[], Coroutine[Any, Any, bool]]], Awaitable[bool]]
 
 log = logging.getLogger(__name__)
 
 
 async def remove_strays(
     runner: EffectRunner,
-    locks: GpuLocks,
+    locked: Locked,
     *,
     is_owned: Callable[[Made], Awaitable[bool]],
     may_be_used: Callable[[], Awaitable[bool]],
 ) -> int:
     """Remove them; return how many. One that can't be removed costs itself only.
+
+    `locked` does work with GPUs locked, to the end even if the caller, a kubelet's call perhaps, goes away.
 
     :raises StorageError: the records can't be read.
     """
@@ -37,17 +41,23 @@ async def remove_strays(
     used = bool(suspects) and await may_be_used()
     removed = 0
     for made in suspects:
-        where = f"the MIG device at {made.placement} of {made.gpu}, made for claim {', '.join(sorted(made.claims))}"
         if used:
-            log.warning("No record owns %s, but a pod may use it: it is left for now", where)
+            log.warning("No record owns %s, but a pod may use it: it is left for now", _told(made))
             continue
         try:
-            async with locks.hold((made.gpu,)):
-                if made not in runner.made() or await is_owned(made):
-                    continue  # another claim or another instance of the driver was here meanwhile
-                log.warning("No record owns %s, and no pod uses it: removing it", where)
-                await runner.remove(made)
-                removed += 1
+            removed += await locked((made.gpu,), partial(_remove, runner, made, is_owned))
         except DriverError as exc:
-            log.warning("%s can't be removed now: %s", where, exc)
+            log.warning("%s can't be removed now: %s", _told(made), exc)
     return removed
+
+
+async def _remove(runner: EffectRunner, made: Made, is_owned: Callable[[Made], Awaitable[bool]]) -> bool:
+    if made not in runner.made() or await is_owned(made):
+        return False  # another claim or another instance of the driver was here meanwhile
+    log.warning("No record owns %s, and no pod uses it: removing it", _told(made))
+    await runner.remove(made)
+    return True
+
+
+def _told(made: Made) -> str:
+    return f"the MIG device at {made.placement} of {made.gpu}, made for claim {', '.join(sorted(made.claims))}"

@@ -118,6 +118,7 @@ class Hardware:
 
     async def destroy_mig(self, gpu_uuid: str, placement: Placement) -> bool:
         self._enter(f"destroy {gpu_uuid} {placement.start}")
+        await self.wait("destroy")
         bare = placement in self.bare.get(gpu_uuid, set())
         self.bare.get(gpu_uuid, set()).discard(placement)
         return self.instances.get(gpu_uuid, {}).pop(placement, None) is not None or bare

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -179,6 +180,23 @@ async def test_a_claim_that_finds_a_stray_in_its_place_has_it_removed(bench: Ben
     assert isinstance(await bench.prepare(2), PlacementTakenError)
     bench.used = frozenset()
     await prepared(bench, 2)
+    assert bench.hardware.picture() == MADE
+
+
+async def test_a_stray_is_removed_to_the_end_though_the_call_that_found_it_ends(bench: Bench) -> None:
+    """What has begun on a GPU goes on whatever becomes of a call, so the GPU stays locked until it has ended."""
+    lose(bench)
+    bench.claims.add(claim(2, result(part(0))))
+    arrived, go = bench.hardware.gates["destroy"] = asyncio.Event(), asyncio.Event()
+    call = asyncio.create_task(bench.prepare(2, within=30))
+    await arrived.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    next_call = asyncio.create_task(bench.prepare(2, within=30))
+    go.set()
+    assert isinstance(await next_call, tuple)
+    assert [one.split()[0] for one in bench.hardware.log].count("destroy") == 1
     assert bench.hardware.picture() == MADE
 
 
