@@ -225,7 +225,7 @@ class LabelWriter:
 def _hint(error: DriverError) -> str:
     if not isinstance(error, ApiForbiddenError):
         return ""
-    return "; the agent's role must permit get, watch and patch of nodes (deploy/base), or set labels to off"
+    return "; if this node is to have no labels, set labels to off"
 
 
 def _shown(keys: Sequence[str], most: int = 5) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from driver.errors import (
@@ -29,6 +30,10 @@ _BY_STATUS: dict[int, type[ApiError]] = {
     410: ApiGoneError,
     429: ApiUnavailableError,
 }
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+_UNPERMITTED = re.compile(r'User "(?!system:anonymous")[^"]*" cannot \S+ (resource|path) ')
+"""How Kubernetes says that no role permits a call; admission and quotas, which answer 403 too, have other words."""
+
 _LONGEST = 2000  # characters of the server's words that are kept
 _LONGEST_WAIT = 3600.0  # seconds; a server that asks for more is not believed
 
@@ -59,7 +64,19 @@ def _error(operation: str, status: int, value: Mapping[str, Any]) -> ApiError:
     words = " ".join(str(value.get("message") or "no further words").split())
     shown = words if len(words) <= _LONGEST else f"{words[:_LONGEST]}..."
     label = f"{status} {reason}".rstrip()
-    return kind(f"{operation}: {label}: {shown}", status=status, reason=reason)
+    return kind(f"{operation}: {label}: {shown}{_advice(status, words)}", status=status, reason=reason)
+
+
+def _advice(status: int, words: str) -> str:
+    """Say what to do, where that is certain."""
+    if status == _UNAUTHORIZED:
+        return (
+            "; the credentials are not accepted: if it lasts, check the node's clock, and give the agent new ones: "
+            "restart its pod, or renew its kubeconfig"
+        )
+    if status == _FORBIDDEN and _UNPERMITTED.search(words):
+        return "; a role has to permit it: apply those of deploy/base, and of the components in use"
+    return ""
 
 
 def _reason(status: int, value: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from driver.errors import ApiError, ApiForbiddenError, ApiInvalidError, PermanentError
+from driver.errors import ApiInvalidError, PermanentError
 from driver.slices.dropped import Feature
 
 if TYPE_CHECKING:
@@ -118,10 +118,6 @@ class Reporter:
 def _advice(error: Exception) -> str:
     """Say what failed and what to do about it."""
     text = f"the ResourceSlices can't be kept up to date: {error}"
-    if isinstance(error, ApiForbiddenError):
-        return f"{text} (the driver's ServiceAccount needs the RBAC that comes with it)"
-    if isinstance(error, ApiError) and error.status == 401:
-        return f"{text} (this API server does not know the token)"
     if isinstance(error, ApiInvalidError):
         return f"{text} (tried again when the GPUs change, and now and then)"
     return text

@@ -195,13 +195,16 @@ async def test_A_new_labels_are_written_even_while_an_old_fight_pauses(bench):
 
 
 async def test_a_node_that_may_not_be_patched_is_told_once(bench):
-    fault = bench.server.faults.add(Fault.on("patch", "nodes", status=403, message="nodes is forbidden"))
+    words = 'nodes "n" is forbidden: User "u" cannot patch resource "nodes" in API group "" at the cluster scope'
+    fault = bench.server.faults.add(Fault.on("patch", "nodes", status=403, message=words))
     async with bench.writer() as writer:
         writer._long_pause.next = lambda error=None: 0.01
         await until(lambda: fault.hits >= 3)
         [(reason, message)] = bench.seen.events
         assert reason == "NodeLabelsNotWritten"
-        assert "patch of nodes" in message
+        assert "cannot patch" in message
+        assert "a role has to permit it: apply those of deploy/base" in message
+        assert message.endswith("set labels to off")
         bench.server.faults.clear()
         await until(bench.product)
     assert bench.seen.writes[:3] == ["ApiForbiddenError"] * 3

@@ -44,6 +44,33 @@ def test_a_404_has_a_reason_only_if_an_object_is_missing(details: object, reason
     assert from_answer("GET /x", 404, body, {}).reason == reason
 
 
+ROLE = "; a role has to permit it: apply those of deploy/base, and of the components in use"
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "advice"),
+    [
+        (401, "Unauthorized", "; the credentials are not accepted: if it lasts, check the node's clock, and "),
+        (
+            403,
+            'resourceclaims.resource.k8s.io "c" is forbidden: User "system:serviceaccount:gpu-dra:gpu-dra" cannot get '
+            'resource "resourceclaims" in API group "resource.k8s.io" in the namespace "default"',
+            ROLE,
+        ),
+        (403, 'forbidden: User "u" cannot get path "/version"', ROLE),
+        # A role for whoever comes would be a hole; and the others are no matter of roles.
+        (403, 'nodes "n" is forbidden: User "system:anonymous" cannot get resource "nodes" in API group ""', ""),
+        (403, "nodes \"n\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no", ""),
+        (403, 'pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1', ""),
+        (409, "the object has been modified", ""),
+    ],
+)
+def test_what_to_do_is_said_where_it_is_certain(status: int, words: str, advice: str) -> None:
+    said = str(from_answer("GET /x", status, json.dumps({"message": words}).encode(), {}))
+    assert said.startswith(f"GET /x: {status}: {words}{advice}")
+    assert bool(advice) == (said != f"GET /x: {status}: {words}")
+
+
 @pytest.mark.parametrize(
     ("header", "details", "seconds"),
     [

@@ -139,7 +139,7 @@ async def test_missing_rbac_is_told_with_the_servers_words(tmp_path: Path) -> No
         await asyncio.gather(task, return_exceptions=True)
     await server.stop()
     assert 'User "nobody" cannot list resource "resourceslices"' in publisher.state.error
-    assert "RBAC" in publisher.state.error
+    assert "a role has to permit it: apply those of deploy/base" in publisher.state.error
     assert node.ears.events
 
 

@@ -49,9 +49,9 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("error", "advice"),
     [
-        (ApiForbiddenError("PUT /x: 403", status=403), "RBAC"),
+        (ApiForbiddenError("PUT /x: 403", status=403), "PUT /x: 403"),
         (ApiInvalidError("PUT /x: 422", status=422), "tried again when the GPUs change"),
-        (ApiUnauthorizedError("PUT /x: 401", status=401), "token"),
+        (ApiUnauthorizedError("PUT /x: 401", status=401), "PUT /x: 401"),
         (ApiUnavailableError("PUT /x: 503", status=503), "PUT /x: 503"),
     ],
 )
