@@ -122,7 +122,7 @@ async def test_who_ends_it_early_leaves_no_agent_alone(number: signal.Signals) -
     assert not Path("/proc", agent).exists()
 
 
-async def test_what_a_kept_cluster_says_to_run_can_be_run_as_it_is() -> None:
+async def test_what_a_kept_cluster_says_to_run_can_be_run_as_it_is(tmp_path: Path) -> None:
     outside = "/usr/sbin:/usr/bin:/sbin:/bin"
     async with demo("--keep", path=outside) as process, asyncio.timeout(60):
         assert process.stdout is not None
@@ -135,7 +135,7 @@ async def test_what_a_kept_cluster_says_to_run_can_be_run_as_it_is() -> None:
             *("sh", "-ec", "\n".join(lines)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={"PATH": outside, "HOME": "/nonexistent"},
+            env={"PATH": outside, "HOME": str(tmp_path)},  # where kubectl keeps what it has discovered
         )
         output = await said(shell)
         assert await shell.wait() == 0, output

@@ -34,19 +34,19 @@ def test_fake_gpus_have_fake_sharing(tmp_path: Path) -> None:
     assert isinstance(make(tmp_path, gpus="h100").mps, FakeMps)
 
 
-def test_real_ones_have_daemons_below_the_state_directory(tmp_path: Path) -> None:
-    mps = make(tmp_path).mps
+def test_real_ones_have_daemons_below_the_state_directory(short_tmp: Path) -> None:
+    mps = make(short_tmp).mps
     assert isinstance(mps, MpsDaemons)
     pipe, shm = mps.edits("uid").mounts
-    assert (pipe.host_path, shm.host_path) == (f"{tmp_path}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
+    assert (pipe.host_path, shm.host_path) == (f"{short_tmp}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
 
 
-def test_daemons_may_be_pods(tmp_path: Path) -> None:
-    mps = make(tmp_path, mps="pod", driver_root="/host").mps
+def test_daemons_may_be_pods(short_tmp: Path) -> None:
+    mps = make(short_tmp, mps="pod", driver_root="/host").mps
     assert isinstance(mps, MpsPods)
     pipe, shm = mps.edits("uid").mounts
-    assert (pipe.host_path, shm.host_path) == (f"{tmp_path}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
-    assert isinstance(make(tmp_path, mps="pod", gpus="h100").mps, FakeMps)
+    assert (pipe.host_path, shm.host_path) == (f"{short_tmp}/state/mps/uid/p", "/dev/shm/gpu-dra/uid")
+    assert isinstance(make(short_tmp, mps="pod", gpus="h100").mps, FakeMps)
 
 
 def test_pods_need_a_driver_root_that_can_be_mounted(tmp_path: Path) -> None:
