@@ -340,6 +340,7 @@ def load_settings(flags: Mapping[str, str | None] | None = None, environ: Mappin
     """Return the settings of this process.
 
     :raises InvalidValueError: one is bad or unknown; the message names its source, the value and what is allowed.
+    :raises SettingsError: several are; the message has a line of each.
     """
     values, sources = options.load(Settings, flags=flags or {}, environ=environ, read=_read_yaml)
     values["node_name"] = values.get("node_name") or _host_name()

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from driver.errors import InvalidValueError
+from driver.errors import InvalidValueError, SettingsError
 from driver.model.decode import suggestion
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 ENV_PREFIX = "GPU_DRA_"
 CONFIG = "config"
@@ -113,19 +113,37 @@ def load(
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values that were set, and the source of each as errors name it; `read` decodes a YAML file.
 
-    :raises InvalidValueError: naming the source of the first bad or unknown one.
+    :raises InvalidValueError: naming the source of the one that is bad or unknown.
+    :raises SettingsError: several are; it names all.
     """
     known = {one.name: one for one in options(settings)}
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    wrong: list[InvalidValueError] = []
     layers = (_from_file(known, flags, environ, read), _from_environ(known, environ), _from_flags(known, flags))
-    for name, value, source in (entry for layer in layers for entry in layer):
-        values[name] = known[name].parse(value, source)
+    for entry in (entry for layer in layers for entry in layer):
+        if isinstance(entry, InvalidValueError):
+            wrong.append(entry)
+            continue
+        name, value, source = entry
         sources[name] = source
+        try:
+            values[name] = known[name].parse(value, source)
+        except InvalidValueError as exc:
+            wrong.append(exc)
+    _refuse(wrong)
     return values, sources
 
 
-_Entry = tuple[str, object, str]
+def _refuse(wrong: Sequence[InvalidValueError]) -> None:
+    if len(wrong) > 1:
+        raise SettingsError("\n  ".join([f"{len(wrong)} settings are wrong:", *map(str, wrong)]))
+    for error in wrong:
+        raise error
+
+
+_Entry = tuple[str, object, str] | InvalidValueError
+"""A setting's name, value and source, or what is wrong with what is none."""
 
 
 def _from_file(
@@ -142,8 +160,9 @@ def _from_file(
         raise InvalidValueError(str(file), content, "must be a mapping of settings to values")
     for key, value in content.items():
         if key not in known:
-            raise InvalidValueError(f"{file}: {key}", value, f"unknown setting; {suggestion(str(key), known)}")
-        yield key, value, f"{file}: {key}"
+            yield InvalidValueError(f"{file}: {key}", value, f"unknown setting; {suggestion(str(key), known)}")
+        else:
+            yield key, value, f"{file}: {key}"
 
 
 def _from_environ(known: Mapping[str, Option], environ: Mapping[str, str]) -> Iterator[_Entry]:
@@ -153,7 +172,7 @@ def _from_environ(known: Mapping[str, Option], environ: Mapping[str, str]) -> It
             yield by_env[variable], environ[variable], f"environment variable {variable}"
         elif variable.startswith(ENV_PREFIX) and not _is_foreign(variable.removeprefix(ENV_PREFIX)):
             hint = suggestion(variable, by_env, prefix=ENV_PREFIX)
-            raise InvalidValueError(f"environment variable {variable}", environ[variable], f"unknown setting; {hint}")
+            yield InvalidValueError(f"environment variable {variable}", environ[variable], f"unknown setting; {hint}")
 
 
 def _is_foreign(name: str) -> bool:

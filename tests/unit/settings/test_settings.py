@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driver.errors import InvalidValueError
+from driver.errors import InvalidValueError, SettingsError
 from driver.model.choice import GpuChoice
 from driver.model.names import UNIX_PATH_MAX
 from driver.model.shares import ShareMode, Shares
@@ -216,6 +216,21 @@ def test_a_bad_entry_of_the_file_is_named(tmp_path, text, key, allowed):
     error = refused(flags)
     assert error.path == f"{flags['config']}: {key}"
     assert allowed in error.allowed
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path):
+    flags = {**in_file(tmp_path, "gpu: h100\nlog_level: loud\nlabels: off\n"), "inventory": "real", "gpus": "h100"}
+    with pytest.raises(SettingsError) as caught:
+        load(flags, {"GPU_DRA_RESYNC": "1s"})
+    first, *others = str(caught.value).split("\n  ")
+    assert first == "4 settings are wrong:"
+    assert [one.partition(": invalid value ")[0] for one in others] == [
+        f"{flags['config']}: gpu",
+        f"{flags['config']}: log_level",
+        "environment variable GPU_DRA_RESYNC",
+        "--inventory",
+    ]
+    assert "did you mean 'gpus'" in others[0]
 
 
 @pytest.mark.parametrize("text", ["- a", "text", "3"])
