@@ -179,6 +179,7 @@ def decode(item: Mapping[str, Any]) -> Effect:
         if kind is MpsDaemon:
             values["settings"] = _settings(item["settings"])
         made: Effect = kind(**values)
+        hash(made.key)  # other claims' effects are looked up by it
     except (TypeError, LookupError) as exc:
         raise RecordError(f"it has a malformed effect {kind.__name__}: {exc}") from exc
     return made

@@ -13,7 +13,7 @@ import pytest
 from driver.claims.record import Record
 from driver.claims.store import Quarantined
 from driver.errors import DeviceHeldError, DeviceNotReadyError, RecordError
-from tests.unit.claims.bench import MPS, Bench, config, share
+from tests.unit.claims.bench import MPS, SLICING_LONG, Bench, config, share
 from tests.unit.claims.harness import devices, instance
 from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
 
@@ -268,6 +268,16 @@ async def test_S1_what_a_claim_shares_with_one_whose_record_is_broken_is_not_und
     path.write_bytes(flip(path.read_bytes()))
     assert await bench.unprepare(2) is None
     assert bench.hardware.picture() == before
+
+
+async def test_S1_a_broken_record_with_an_effect_on_what_is_no_gpu_costs_its_own_claim_only(bench: Bench) -> None:
+    for number in (1, 2):
+        bench.claims.add(claim(number, result(f"gpu-{number}"), config=config(SLICING_LONG)))
+    await bench.prepare(1, 2)
+    path = bench.node.claims_dir / f"{uid(1)}.json"
+    path.write_bytes(path.read_bytes().replace(b'"TimeSlice","gpu":"GPU-1"', b'"TimeSlice","gpu":{}'))
+    assert await bench.unprepare(2) is None
+    assert bench.node.quarantined == [uid(1)]
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage"])
