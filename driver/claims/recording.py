@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from driver.claims.effect import MigMode, MpsDaemon
+from driver.claims.effect import MigMode, MpsDaemon, Partition
 from driver.claims.record import Record, RecordedDevice
 from driver.model.device import FullGpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from driver.claims.allocation import Allocation
     from driver.claims.effect import Effect
@@ -49,8 +49,13 @@ def is_of(record: Record, allocation: Allocation) -> bool:
     return recorded == wanted
 
 
-def to_undo(record: Record, others: Iterable[Record], boot_id: str) -> tuple[Effect, ...]:
+def to_undo(
+    record: Record, others: Iterable[Record], boot_id: str, suspected: Collection[str] = ()
+) -> tuple[Effect, ...]:
     """Return the record's effects to undo, last first: those that no other record of this boot wants too.
+
+    MPS daemons and partitions of what `suspected` names are left: containers may use them. They go later, without a
+    record (`ClaimEngine.resume`, `claims.strays`).
 
     Of another boot only MIG mode is left: it survives a reboot on some GPUs, while instances, compute modes, time
     slices and daemons do not (S6).
@@ -59,7 +64,17 @@ def to_undo(record: Record, others: Iterable[Record], boot_id: str) -> tuple[Eff
     effects = [effect for effect in reversed(record.effects) if effect.key not in still_wanted]
     if record.boot_id != boot_id:
         effects = [effect for effect in effects if isinstance(effect, MigMode)]
-    return tuple(effects)
+    return tuple(effect for effect in effects if not _serves(effect, suspected))
+
+
+def _serves(effect: Effect, names: Collection[str]) -> bool:
+    match effect:
+        case MpsDaemon():
+            return effect.id in names
+        case Partition():
+            return effect.device in names
+        case _:
+            return False
 
 
 def daemons(records: Iterable[Record]) -> dict[str, MpsDaemon]:

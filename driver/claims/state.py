@@ -132,8 +132,7 @@ class ClaimState:
         """
         with self._store.lock:
             self._store.refresh()
-            held = {holding.device for holdings in self._suspects("").values() for holding in holdings}
-            return frozenset(held | self._store.quarantined.keys())
+            return self._suspected("")
 
     def owns(self, made: Made) -> bool:
         """Say whether a record of this boot, or one that can't be read, may own a MIG device that this driver made.
@@ -296,6 +295,11 @@ class ClaimState:
             return entry.salvaged.holdings if entry.salvaged.boot_id == self._boot_id else ()
         return tuple(self._seeming(name) for name in self._cdi.files.devices(entry.uid))
 
+    def _suspected(self, but: str) -> frozenset[str]:
+        """Return the names of devices and claims whose MPS daemons and partitions unreadable records may want."""
+        suspects = self._suspects(but)
+        return frozenset({holding.device for holdings in suspects.values() for holding in holdings} | suspects.keys())
+
     def _seeming(self, name: str) -> Holding:
         """Return what having a device means whose name in a CDI file is all that is known."""
         base, share_id = names.split_share(name)
@@ -351,13 +355,13 @@ class ClaimState:
         """Return what nobody else wants. Of claims in the same batch counts what it makes of them.
 
         Those of `drops` want nothing any more; those of `writes` want what is written. An unreadable record wants what
-        its bytes still say (S1).
+        its bytes still say, and what its claim's containers can't do without on the devices that it seems to hold (S1).
         """
         if not record.effects:
             return ()
         salvaged = [one.salvaged for one in self._store.quarantined.values() if one.salvaged is not None]
         others = [one for one in self._others(record.claim.uid, (*salvaged, *writes)) if one.claim.uid not in drops]
-        return to_undo(record, others, self._boot_id)
+        return to_undo(record, others, self._boot_id, suspected=self._suspected(record.claim.uid))
 
 
 def _undo(record: Record, effects: tuple[Effect, ...], writes: list[Record]) -> Undo:

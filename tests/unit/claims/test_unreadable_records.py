@@ -13,8 +13,8 @@ import pytest
 from driver.claims.record import Record
 from driver.claims.store import Quarantined
 from driver.errors import DeviceHeldError, DeviceNotReadyError, RecordError
-from tests.unit.claims.bench import MPS, SLICING_LONG, Bench, config, share
-from tests.unit.claims.harness import devices, instance
+from tests.unit.claims.bench import MPS, SLICING_LONG, Bench, config, part, share
+from tests.unit.claims.harness import SHARE, devices, instance
 from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
 
 if TYPE_CHECKING:
@@ -257,6 +257,30 @@ async def test_S1_the_mps_daemon_of_a_claim_whose_record_can_not_be_read_runs_on
     await bench.unprepare(1, 2)
     await bench.engine.resume()
     assert not bench.hardware.daemons
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage"])
+async def test_S1_an_mps_daemon_or_a_partition_shared_with_one_whose_record_can_not_be_read_stays(
+    bench: Bench, content: bytes
+) -> None:
+    for number in (1, 2):
+        bench.claims.add(claim(number, share(number), config=config(MPS)))
+    for number in (3, 4):
+        bench.claims.add(claim(number, result(part(0), shareID=f"{SHARE}{number}")))
+    await bench.prepare(1, 2, 3, 4)
+    daemons, instances = dict(bench.hardware.daemons), dict(bench.hardware.instances["GPU-0"])
+    for number in (1, 3):
+        (bench.node.claims_dir / f"{uid(number)}.json").write_bytes(content)
+    assert await bench.unprepare(2, 4) == [None, None]
+    assert bench.hardware.daemons == daemons
+    assert bench.hardware.instances["GPU-0"] == instances
+    for path in (bench.node.claims_dir / "quarantine").iterdir():
+        path.unlink()  # what the message of an unprepare says to do
+    assert await bench.unprepare(1, 3) == [None, None]
+    await bench.engine.reconcile()
+    await bench.engine.resume()
+    assert not bench.hardware.daemons
+    assert not bench.hardware.instances["GPU-0"]
 
 
 async def test_S1_what_a_claim_shares_with_one_whose_record_is_broken_is_not_undone(bench: Bench) -> None:
