@@ -137,6 +137,8 @@ class RecordStore:
                 files.write_atomic(marker, boot_id.encode())
             except StorageError as exc:
                 log.warning("%s; records that can't be read are taken for ones of this boot", exc)
+                with contextlib.suppress(StorageError):  # or the next start in this boot would take it for a new one
+                    files.remove(marker)
             else:
                 self._new_boot = bool(former)
 

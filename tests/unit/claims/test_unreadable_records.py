@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,11 @@ from driver.claims.record import Record
 from driver.claims.store import Quarantined
 from driver.errors import DeviceHeldError, DeviceNotReadyError, RecordError
 from tests.unit.claims.bench import MPS, SLICING_LONG, Bench, config, part, share
-from tests.unit.claims.harness import SHARE, devices, instance
+from tests.unit.claims.harness import SHARE, Harness, devices, instance
 from tests.unit.claims.helpers import Claims, Node, claim, ref, result, uid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 EMPTY_RECORD = Record(claim=ref(1), boot_id="boot-1", devices=())
 
@@ -193,19 +194,40 @@ async def test_S2_what_becomes_unreadable_in_this_boot_is_not_settled_by_a_resta
         assert isinstance(await after.prepare(2), DeviceHeldError)
 
 
+@contextmanager
+def full_disk() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 async def test_a_boot_that_can_not_be_noted_settles_nothing(node: Node, claims: Claims) -> None:
     claims.add(claim(1, result("gpu-0")))
     async with instance(node, claims) as before:
         await before.prepare(1)
     (node.claims_dir / f"{uid(1)}.json").write_bytes(b"")
     node.boot_id = "boot-2"
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # a full disk
-    try:
+    with full_disk():
         async with instance(node, claims) as after:
             assert isinstance(await after.unprepare(1), RecordError)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+async def test_S2_a_boot_that_could_not_be_noted_is_not_taken_for_a_new_one_at_the_next_start(
+    node: Node, claims: Claims
+) -> None:
+    claims.add(claim(1, result("gpu-0")))
+    async with instance(node, claims):
+        node.boot_id = "boot-2"
+    with full_disk():
+        before = Harness(node, claims)
+    assert devices(await before.prepare(1)) == ["gpu-0"]
+    await before.engine.aclose()
+    (node.claims_dir / f"{uid(1)}.json").write_bytes(b"")
+    async with instance(node, claims) as after:
+        assert isinstance(await after.unprepare(1), RecordError)
 
 
 @pytest.mark.parametrize(
