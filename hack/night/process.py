@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
 _TAIL = 40  # lines
 
@@ -22,11 +22,13 @@ class Use:
     """What a process takes up."""
 
     mib: float
-    files: int
+    files: int  # open ones, sockets apart
+    sockets: int
     threads: int
 
     def __str__(self) -> str:
-        return f"{self.mib:.1f} MiB resident, {self.files} open files, {self.threads} threads"
+        opened = f"{self.files} open files, {self.sockets} sockets"
+        return f"{self.mib:.1f} MiB resident, {opened}, {self.threads} threads"
 
 
 class Agent:
@@ -58,9 +60,12 @@ class Agent:
         """Return what it takes up now."""
         proc = Path(f"/proc/{self._process.pid}")
         pages = int((proc / "statm").read_text().split()[1])
+        opened = list(_opened(proc))
+        sockets = sum(target.startswith("socket:") for target in opened)
         return Use(
             mib=pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
-            files=len(list((proc / "fd").iterdir())),
+            files=len(opened) - sockets,
+            sockets=sockets,
             threads=len(list((proc / "task").iterdir())),
         )
 
@@ -79,3 +84,10 @@ class Agent:
             os.kill(self._process.pid, number)  # `send_signal` would reap one that just ended behind asyncio's back
         async with asyncio.timeout(20):
             await self._process.wait()
+
+
+def _opened(proc: Path) -> Iterator[str]:
+    """Yield what a process's descriptors lead to, but for those that it closes meanwhile."""
+    for file in (proc / "fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            yield str(file.readlink())
